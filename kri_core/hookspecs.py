@@ -1,0 +1,119 @@
+"""The questions a plugin answers. Each docstring is the contract between plugin and core.
+
+A hook implementation takes the arguments it needs, by these names, and gives none a default. It
+must not change anything it is given. `params` is an instance of the plugin module's own `Params`
+class, or None if it has none. Tensors follow docs/contract.md.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pluggy
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from kri_core.probe import Probe
+    from kri_core.types import BlockScores, Cartridge, Layout, Manifest, Query, Split, Summary
+
+PROJECT = "kri_core"
+hookspec = pluggy.HookspecMarker(PROJECT)
+hookimpl = pluggy.HookimplMarker(PROJECT)
+
+
+class Scorer:
+    """Slot `scorer`, group `kri_core.scorers`: which blocks matter.
+
+    Offline scorers implement `kri_score_blocks`; query-aware ones `kri_summarise_blocks` and
+    `kri_score_query`. A scorer that takes `probe` needs a model; one that does not can be used
+    without baking.
+    """
+
+    @hookspec(firstresult=True)
+    def kri_score_blocks(self, cartridge: Cartridge, probe: Probe, params: object) -> Tensor:
+        """Score every block of a cartridge; called once per bake.
+
+        cartridge: the document's KV; probe: the model that made it; params: see the module.
+        Returns float32 [layer or 1, kv_head or 1, block], finite, higher = keep. Promised: the
+        same inputs give the same scores, bit for bit.
+        """
+
+    @hookspec(firstresult=True)
+    def kri_summarise_blocks(self, cartridge: Cartridge, probe: Probe, params: object) -> Summary:
+        """Reduce a cartridge to the named tensors `kri_score_query` needs; called once per bake.
+
+        Returns a mapping of names to tensors; they are kept in the prior as `summary.<name>`.
+        """
+
+    @hookspec(firstresult=True)
+    def kri_score_query(
+        self, summary: Summary, query: Query, probe: Probe | None, params: object
+    ) -> Tensor:
+        """Score every block for one question; called once per request, before any block is loaded.
+
+        summary: what `kri_summarise_blocks` gave; query: the question's tokens; probe: runs the
+        question, None where no model is at hand. Returns as `kri_score_blocks`.
+        """
+
+
+class Selector:
+    """Slot `selector`, group `kri_core.selectors`: which mid blocks fill the budget.
+
+    One that takes neither `scores` nor `features` needs no scorer and no prior. One whose module
+    sets `STOPS_EARLY = True` may keep fewer than `mid_budget`.
+    """
+
+    @hookspec(firstresult=True)
+    def kri_select_blocks(
+        self,
+        scores: BlockScores,
+        split: Split,
+        features: Tensor | None,
+        prefix_hash: str,
+        params: object,
+    ) -> tuple[int, ...]:
+        """Choose which blocks a request sees; called once per request.
+
+        scores: [layer, kv_head, block]; split: pins, candidates and budget; features: unit vectors
+        [block, dim] from the prior, or None; prefix_hash: the cartridge's content address, to
+        seed anything random. Not called when the budget covers every block. Returns anchor +
+        recent + exactly `mid_budget` blocks of mid (at most, with STOPS_EARLY), without
+        duplicates, in any order. Promised: ties go to the earlier block.
+        """
+
+
+class Splitter:
+    """Slot `split`, group `kri_core.splits`: which blocks are pinned."""
+
+    @hookspec(firstresult=True)
+    def kri_split_blocks(self, layout: Layout, budget: int | None, params: object) -> Split:
+        """Divide a cartridge's blocks; called once per request.
+
+        layout: the cartridge's; budget: the stack's total, None if it names none. Returns anchor,
+        mid and recent: disjoint, ascending, together all blocks; and `mid_budget`, at most
+        len(mid). With mid_budget 0 the stack needs neither scorer nor prior.
+        """
+
+
+class Repairer:
+    """Slot `repair`, group `kri_core.repairs`: which kept tokens are computed afresh."""
+
+    @hookspec(firstresult=True)
+    def kri_plan_repair(
+        self, manifest: Manifest, deviation: Tensor, params: object
+    ) -> tuple[int, ...]:
+        """Choose the tokens to refresh; called once per request, after load, before decode.
+
+        manifest: what was kept; deviation: float32 [token], squared distance of stored to fresh
+        KV, one per kept token. Returns ascending, distinct indices into the kept tokens.
+        """
+
+
+SLOTS: dict[str, type] = {
+    "scorer": Scorer,
+    "selector": Selector,
+    "split": Splitter,
+    "repair": Repairer,
+}
+GROUPS = {slot: f"kri_core.{slot}s" for slot in SLOTS}

@@ -1,0 +1,114 @@
+"""A prior: what a bake leaves behind, answering in the scorer's place at serve time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from attrs import Factory, field, frozen
+
+from kri_core.errors import ArtifactError
+from kri_core.types import BlockScores, Cartridge, Summary
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Lists = Mapping[int, tuple[int, ...]]
+
+
+@frozen
+class PriorMeta:
+    """Where a prior comes from (ALGORITHMS 0.6); `algorithm` and `params` name its scorer."""
+
+    algorithm: str
+    algorithm_version: str
+    params: Mapping[str, str]  # only those that differ from the scorer's defaults
+    model_id: str
+    model_revision: str | None
+    model_fingerprint: str
+    num_layers: int
+    num_kv_heads: int
+    score_heads: int
+    num_blocks: int
+    block_size: int
+    doc_len: int
+    prefix_hash: str
+    cartridge_sha256: str
+    probe_sha256: tuple[str, ...] | None
+    dtype: str
+    created_at: str
+    calib_sha256: str | None = None
+    query_hash: str | None = None
+    schema_version: int = 1
+
+    def mismatch(self, cartridge: Cartridge) -> str | None:
+        """One clause that says in what the cartridge is not this prior's; None if it is."""
+        pairs = (
+            ("model fingerprint", self.model_fingerprint, cartridge.model.fingerprint),
+            ("block_size", self.block_size, cartridge.layout.block_size),
+            ("num_blocks", self.num_blocks, cartridge.layout.num_blocks),
+            ("cartridge_sha256", self.cartridge_sha256, cartridge.sha256),
+        )
+        for name, mine, theirs in pairs:
+            if mine != theirs:
+                return f"{name} {mine} against the cartridge's {theirs}"
+        return None
+
+
+@frozen(eq=False)
+class Prior:
+    """Scores, block lists and summaries of one cartridge by one scorer; at least one is there."""
+
+    scores: BlockScores | None = None
+    blocks_per_budget: Lists = field(factory=dict)  # kmeans_blocks_perK
+    blocks: tuple[int, ...] | None = None  # kmeans_blocks, legacy: best first
+    summary: Summary = Factory(dict)
+    meta: PriorMeta | None = None
+
+    @property
+    def features(self) -> Tensor | None:
+        """Unit vectors [block, dim] for the selectors that ask for them."""
+        return self.summary.get("features")
+
+    def check_belongs(self, cartridge: Cartridge) -> None:
+        """Refuse a cartridge other than the one that was scored; without meta, only sizes tell."""
+        total = cartridge.layout.num_blocks
+        wrong = self.meta.mismatch(cartridge) if self.meta else None
+        if wrong is None and self.scores is not None and self.scores.num_blocks != total:
+            wrong = f"scores for {self.scores.num_blocks} blocks against the cartridge's {total}"
+        listed = [*(self.blocks or ()), *(b for bs in self.blocks_per_budget.values() for b in bs)]
+        if wrong is None and listed and max(listed) >= total:
+            wrong = f"block {max(listed)} listed, but the cartridge has {total} blocks"
+        if wrong is not None:
+            raise ArtifactError(
+                f"the prior was not baked for cartridge {cartridge.cart_id!r}: {wrong}; "
+                "bake one for this cartridge with kri-core bake"
+            )
+
+    def scores_for(self, budget: int, num_blocks: int) -> BlockScores:
+        """Scores whose order is this prior's answer for a total budget.
+
+        A list for exactly this budget comes first, then scores, then the legacy list (ALGORITHMS
+        10.2). A list becomes scores by rank, the unlisted last: a list of `budget` blocks always
+        leaves enough of them after any pins are taken out.
+        """
+        if budget in self.blocks_per_budget:
+            return rank_scores(self.blocks_per_budget[budget], num_blocks)
+        if self.scores is not None:
+            return self.scores
+        if self.blocks is not None and len(self.blocks) >= budget:
+            return rank_scores(self.blocks[:budget], num_blocks)
+        held = sorted(self.blocks_per_budget) or f"one list of {len(self.blocks or ())}"
+        raise ArtifactError(
+            f"the prior has no entry for K={budget}, only {held}; "
+            "choose such a budget or bake again with this one"
+        )
+
+
+def rank_scores(ranked: tuple[int, ...], num_blocks: int) -> BlockScores:
+    """Scores [1, 1, block] that put the listed blocks first, in their order."""
+    import torch
+
+    values = torch.zeros(1, 1, num_blocks)
+    values[0, 0, list(ranked)] = torch.arange(len(ranked), 0, -1, dtype=torch.float32)
+    return BlockScores(values)
