@@ -124,8 +124,9 @@ class BlockScores:
         return int(self.values.shape[-1])
 
     def pooled(self) -> Tensor:
-        """Mean over layers and KV heads in float32, [block] (ALGORITHMS 10.1, step 3)."""
-        return self.values.mean((0, 1))
+        """Mean over layers and KV heads, float32 [block] (ALGORITHMS 10.1, step 3)."""
+        # A float32 mean sums some columns in another order, so that equal blocks would not tie.
+        return self.values.double().mean((0, 1)).float()
 
 
 @frozen
@@ -143,6 +144,14 @@ class Split:
     mid: tuple[int, ...]
     recent: tuple[int, ...]
     mid_budget: int
+
+    @classmethod
+    def pin(cls, num_blocks: int, *, anchor: int, recent: int, mid_budget: int = 0) -> Split:
+        """Pin the first `anchor` and the last `recent` blocks, none of them twice."""
+        first = min(anchor, num_blocks)
+        last = max(first, num_blocks - recent)
+        heads, mid, tails = range(first), range(first, last), range(last, num_blocks)
+        return cls(tuple(heads), tuple(mid), tuple(tails), min(mid_budget, len(mid)))
 
     @property
     def budget(self) -> int:
