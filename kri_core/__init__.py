@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         KriError,
         PluginError,
     )
+    from kri_core.grammar import parse
     from kri_core.hookspecs import hookimpl
     from kri_core.prior import Prior, PriorMeta
     from kri_core.probe import PrefillChunk, Probe, ProbeText, Readout
@@ -37,6 +38,7 @@ _HOMES = {
     "probe": ("PrefillChunk", "Probe", "ProbeText", "Readout"),
     "hookspecs": ("hookimpl",),
     "config": ("PluginRef", "RoutingConfig"),
+    "grammar": ("parse",),
     "routing": ("Router",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -64,6 +66,7 @@ __all__ = [
     "RoutingConfig",
     "Split",
     "hookimpl",
+    "parse",
 ]
 
 

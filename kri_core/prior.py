@@ -70,6 +70,11 @@ class Prior:
         """Unit vectors [block, dim] for the selectors that ask for them."""
         return self.summary.get("features")
 
+    @property
+    def only_summary(self) -> bool:
+        """No scores and no lists: the scorer must be asked about each question."""
+        return self.scores is None and self.blocks is None and not self.blocks_per_budget
+
     def check_belongs(self, cartridge: Cartridge) -> None:
         """Refuse a cartridge other than the one that was scored; without meta, only sizes tell."""
         total = cartridge.layout.num_blocks

@@ -1,0 +1,86 @@
+"""A plugin's parameters: text in a stack, typed values in the plugin's own `Params` class."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import typing
+from collections.abc import Mapping
+
+import attrs
+
+from kri_core.errors import ConfigError, PluginError
+
+_BOOLEANS = {"true": True, "false": False}
+
+
+def make_params(params_class: type | None, texts: Mapping[str, str], name: str) -> object | None:
+    """The plugin's Params from a stack's text; an unknown key or a wrong value is a ConfigError."""
+    if params_class is None:
+        if texts:
+            raise ConfigError(f"{name!r} takes no parameters; got {', '.join(sorted(texts))}")
+        return None
+    types = typing.get_type_hints(params_class)
+    known = [item.name for item in attrs.fields(params_class)]
+    for key in texts:
+        if key not in known:
+            near = difflib.get_close_matches(key, known, 1) or known
+            raise ConfigError(f"{name!r} has no parameter {key!r}; it has {', '.join(near)}")
+    values = {key: _typed(types[key], text, f"{name}'s {key}") for key, text in texts.items()}
+    missing = [
+        item.name
+        for item in attrs.fields(params_class)
+        if item.default is attrs.NOTHING and item.name not in values
+    ]
+    if missing:
+        raise ConfigError(f"{name!r} needs {', '.join(missing)}; write {name}[{missing[0]}=…]")
+    try:
+        return params_class(**values)
+    except ValueError as error:
+        raise ConfigError(f"{name!r}: {error}") from error
+
+
+def changed_params(params: object | None) -> dict[str, str]:
+    """The parameters that differ from their defaults, as canonical text."""
+    if params is None:
+        return {}
+    return {
+        item.name: _text(value)
+        for item in attrs.fields(type(params))
+        if (value := getattr(params, item.name)) != item.default
+    }
+
+
+def check_params_class(params_class: object, label: str) -> None:
+    """Refuse a `Params` that a stack's text cannot fill."""
+    if not isinstance(params_class, type) or not attrs.has(params_class):
+        raise PluginError(f"{label}: Params must be an attrs class; decorate it with @frozen")
+    types = typing.get_type_hints(params_class)
+    for item in attrs.fields(params_class):
+        kind = types.get(item.name)
+        if kind not in (int, float, bool, str) and typing.get_origin(kind) is not typing.Literal:
+            raise PluginError(
+                f"{label}: Params.{item.name} must be int, float, bool, str or Literal; got {kind}"
+            )
+
+
+def _typed(kind: object, text: str, what: str) -> object:
+    if typing.get_origin(kind) is typing.Literal:
+        choices = {_text(choice): choice for choice in typing.get_args(kind)}
+        if text not in choices:
+            raise ConfigError(f"{what} is one of {', '.join(choices)}; got {text!r}")
+        return choices[text]
+    try:
+        if kind is bool:
+            return _BOOLEANS[text.lower()]
+        value = typing.cast("type", kind)(text)
+    except (ValueError, KeyError):
+        wanted = {int: "a whole number", float: "a number", bool: "true or false"}
+        raise ConfigError(f"{what} is {wanted[typing.cast('type', kind)]}; got {text!r}") from None
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ConfigError(f"{what} is a finite number; got {text!r}")
+    return value
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,102 @@
+"""The Router: the one place where a stack's answers are composed and cross-checked."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from attrs import evolve, frozen
+
+from kri_core.answers import check_repair, check_selection, check_split
+from kri_core.config import RoutingConfig
+from kri_core.prior import Prior
+from kri_core.registry import Registry
+from kri_core.scoring import request_scores, scorer_of
+from kri_core.stack import Stack
+from kri_core.types import BlockScores, Cartridge, Manifest, Query, RepairPlan, Split
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from kri_core.probe import Probe
+
+SELECT, SPLIT, REPAIR = "kri_select_blocks", "kri_split_blocks", "kri_plan_repair"
+
+
+@frozen(eq=False)
+class Router:
+    """Chooses the blocks of a request by a stack of plugins."""
+
+    stack: Stack
+    registry: Registry
+
+    @classmethod
+    def from_config(cls, config: RoutingConfig, registry: Registry | None = None) -> Router:
+        """Load the plugins a config names; a PluginError names the one that cannot be had."""
+        registry = registry or Registry.discover()
+        return cls(Stack.load(config, registry), registry)
+
+    def route(
+        self,
+        cartridge: Cartridge,
+        query: Query | None = None,
+        prior: Prior | None = None,
+        probe: Probe | None = None,
+    ) -> Manifest:
+        """Choose the blocks one request attends to.
+
+        A prior answers in the scorer's place. Without one, a scorer that needs no model is asked
+        directly, and one that does only where a probe is given.
+        """
+        scorer, recorded = scorer_of(self.stack, self.registry, cartridge, prior)
+        split = self._split(cartridge)
+        scores = None
+        if split.mid_budget == len(split.mid):
+            kept = tuple(range(cartridge.layout.num_blocks))
+        elif split.mid_budget == 0:
+            kept = tuple(sorted((*split.anchor, *split.recent)))
+        else:
+            if self.stack.selector.takes(SELECT, "scores"):
+                scores = request_scores(
+                    self.stack, scorer, cartridge, split.budget, query, prior, probe
+                )
+            kept = self._select(cartridge, split, scores, prior)
+        return Manifest(
+            kept=kept,
+            total_blocks=cartridge.layout.num_blocks,
+            split=split,
+            stack=str(evolve(self.stack.config, scorer=recorded)),
+            cart_id=cartridge.cart_id,
+            prefix_hash=cartridge.prefix_hash,
+            scores=None if scores is None else tuple(scores.pooled().tolist()),
+        )
+
+    def plan_repairs(self, manifest: Manifest, deviation: Tensor) -> tuple[RepairPlan, ...]:
+        """Ask each repair, in the order written, which kept tokens it refreshes."""
+        tokens = int(deviation.shape[0])
+        return tuple(
+            check_repair(
+                repair.plugin,
+                self.stack.call(repair, REPAIR, manifest=manifest, deviation=deviation),
+                tokens,
+            )
+            for repair in self.stack.repairs
+        )
+
+    def _split(self, cartridge: Cartridge) -> Split:
+        member, budget = self.stack.split, self.stack.config.budget
+        answer = self.stack.call(member, SPLIT, layout=cartridge.layout, budget=budget)
+        return check_split(member.plugin, answer, cartridge.layout, budget)
+
+    def _select(
+        self, cartridge: Cartridge, split: Split, scores: BlockScores | None, prior: Prior | None
+    ) -> tuple[int, ...]:
+        member = self.stack.selector
+        answer = self.stack.call(
+            member,
+            SELECT,
+            scores=scores,
+            split=split,
+            features=prior.features if prior else None,
+            prefix_hash=cartridge.prefix_hash,
+        )
+        return check_selection(member.plugin, answer, split)

@@ -1,0 +1,86 @@
+"""The plugins of one stack in a fresh PluginManager: the only code that calls a hook."""
+
+from __future__ import annotations
+
+import pluggy
+from attrs import evolve, frozen
+
+from kri_core.config import DEFAULT_SELECTOR, PluginRef, RoutingConfig
+from kri_core.errors import KriError, PluginError
+from kri_core.hookspecs import PROJECT, SLOTS
+from kri_core.loading import Plugin, load
+from kri_core.params import changed_params, make_params
+from kri_core.registry import Registry
+
+
+@frozen(eq=False)
+class Member:
+    """One plugin of a stack with its parameters."""
+
+    plugin: Plugin
+    params: object | None
+    ref: PluginRef  # canonical: defaults left out
+
+    @classmethod
+    def load(cls, registry: Registry, slot: str, ref: PluginRef, text: str | None = None) -> Member:
+        """Find, import and check the plugin a reference means, and type its parameters."""
+        plugin = load(registry.find(slot, ref, text))
+        params = make_params(plugin.params_class, dict(ref.params), ref.name)
+        kept = ref.params if ref.name == "tag" else changed_params(params)
+        return cls(plugin, params, evolve(ref, params=kept))
+
+    def takes(self, hook: str, argument: str) -> bool:
+        """Whether the plugin's hook asks for an argument."""
+        return argument in self.plugin.takes.get(hook, ())
+
+    def answers(self, hook: str) -> bool:
+        """Whether the plugin implements a hook."""
+        return hook in self.plugin.takes
+
+
+@frozen(eq=False)
+class Stack:
+    """The members of a stack by slot; calls go through pluggy, one plugin at a time."""
+
+    config: RoutingConfig  # canonical
+    split: Member
+    scorer: Member | None
+    selector: Member
+    repairs: tuple[Member, ...]
+    manager: pluggy.PluginManager
+
+    @classmethod
+    def load(cls, config: RoutingConfig, registry: Registry) -> Stack:
+        """Load what a config names, and nothing else."""
+        text = config.text
+        split = Member.load(registry, "split", config.split, text)
+        scorer = config.scorer and Member.load(registry, "scorer", config.scorer, text)
+        selector = Member.load(registry, "selector", config.selector, text)
+        repairs = tuple(Member.load(registry, "repair", ref, text) for ref in config.repairs)
+        canonical = evolve(
+            config,
+            split=split.ref,
+            scorer=scorer and scorer.ref,
+            selector=DEFAULT_SELECTOR if selector.ref == DEFAULT_SELECTOR else selector.ref,
+            repairs=tuple(repair.ref for repair in repairs),
+        )
+        manager = pluggy.PluginManager(PROJECT)
+        for spec in SLOTS.values():
+            manager.add_hookspecs(spec)
+        for member in (split, scorer, selector, *repairs):
+            if member is not None and not manager.is_registered(member.plugin.hooks):
+                manager.register(member.plugin.hooks)
+        return cls(canonical, split, scorer, selector, repairs, manager)
+
+    def call(self, member: Member, hook: str, **arguments: object) -> object:
+        """Ask one plugin; whatever it raises, other than a KriError, names it."""
+        others = [hooks for hooks in self.manager.get_plugins() if hooks != member.plugin.hooks]
+        caller = self.manager.subset_hook_caller(hook, remove_plugins=others)
+        try:
+            return caller(**arguments, params=member.params)
+        except KriError:
+            raise
+        except Exception as error:
+            raise PluginError(
+                f"{member.plugin.row.label} failed in {hook}: {type(error).__name__}: {error}"
+            ) from error
