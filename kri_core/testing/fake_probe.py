@@ -1,0 +1,114 @@
+"""A `Probe` over a `FakeModel`: the protocol of kri_core.probe in its plainest form."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from kri_core.probe import PrefillChunk, ProbeText, Reading, Readout, Removal
+from kri_core.testing.fake_model import FakeModel, Trace
+from kri_core.types import Cartridge
+
+CHUNK = 5  # document tokens per prefill chunk: not a multiple of the fakes' block size
+TEXTS = (ProbeText("first", (5, 9, 2, 7, 11)), ProbeText("second", (3, 8, 1)))
+
+
+class FakeProbe:
+    """Runs one row after the other, counts them, and keeps what `each` was given.
+
+    `kept` may be shared between probes: that is a bake which was killed and resumed.
+    """
+
+    def __init__(
+        self,
+        model: FakeModel,
+        cartridge: Cartridge,
+        texts: tuple[ProbeText, ...] = TEXTS,
+        batch: int = 4,
+        kept: dict[str, Tensor] | None = None,
+    ) -> None:
+        self.model, self.cartridge, self.batch = model, cartridge, batch
+        self._texts = texts
+        self.kept = {} if kept is None else kept
+        self.rows = 0  # how often the model was run on a probe text
+
+    @property
+    def texts(self) -> tuple[ProbeText, ...]:
+        """The probe texts, at least one."""
+        return self._texts
+
+    def forward(
+        self,
+        token_ids: Sequence[int],
+        *,
+        read: Sequence[Reading],
+        visible: Tensor | None = None,
+        removal: Removal = "mask",
+        last: int | None = None,
+    ) -> Readout:
+        """As the protocol says."""
+        if visible is None:
+            visible = torch.ones(1, self.cartridge.layout.num_blocks, dtype=torch.bool)
+        self.rows += len(visible)
+        traces = [self._row(token_ids, row, removal) for row in visible]
+        first = 0 if last is None else max(0, len(token_ids) - last)
+        readings = {
+            "hidden": [trace.hidden[:, first:] for trace in traces],
+            "logits": [trace.logits[first:] for trace in traces],
+            "queries": [trace.queries[:, :, first:] for trace in traces],
+            "pre_rope_queries": [trace.pre_rope_queries[:, :, first:] for trace in traces],
+            "block_mass": [
+                self._block_mass(trace, row)[:, :, first:]
+                for trace, row in zip(traces, visible, strict=True)
+            ],
+        }
+        return Readout(**{name: torch.stack(readings[name]) for name in read})
+
+    def each(
+        self, name: str, units: Sequence[int], run: Callable[[Sequence[int]], Tensor]
+    ) -> Tensor:
+        """As the protocol says; what was kept for another set of units is an error."""
+        if name not in self.kept:
+            starts = range(0, len(units), self.batch)
+            self.kept[name] = torch.cat([run(units[at : at + self.batch]) for at in starts])
+        assert len(self.kept[name]) == len(units), f"{name!r} was kept for other units"  # noqa: S101
+        return self.kept[name]
+
+    def prefill(self, observe: Callable[[PrefillChunk], None]) -> None:
+        """As the protocol says."""
+        layout, tokens = self.cartridge.layout, self.cartridge.token_ids
+        trace = self.model.run(tokens, range(len(tokens)))
+        for start in range(0, len(tokens), CHUNK):
+            for layer in range(layout.num_layers):
+                rows = slice(start, start + CHUNK)
+                mass = layout.pool(trace.weights[layer, :, rows]) * layout.block_size
+                observe(PrefillChunk(layer, start, trace.queries[layer, :, rows], mass))
+
+    def _row(self, token_ids: Sequence[int], visible: Tensor, removal: Removal) -> Trace:
+        layout, dtype = self.cartridge.layout, self.model.embedding.dtype
+        positions = range(layout.num_tokens, layout.num_tokens + len(token_ids))
+        seen = [*layout.tokens_of(visible.nonzero().flatten().tolist()), *layout.tail]
+        if removal == "reprefill":
+            document = self.model.run([self.cartridge.token_ids[t] for t in seen], seen)
+            return self.model.run(token_ids, positions, (document.keys, document.values))
+        allowed = torch.zeros(layout.num_tokens, dtype=torch.bool)
+        allowed[seen] = True
+        blocks = self.cartridge.keys(), self.cartridge.values()
+        past = (torch.cat([blocks[side], self.cartridge.tail[:, side]], 2) for side in (0, 1))
+        keys, values = (side.to(dtype) for side in past)
+        return self.model.run(token_ids, positions, (keys, values), allowed)
+
+    def _block_mass(self, trace: Trace, visible: Tensor) -> Tensor:
+        """Sums of a row's weights; a block left out by reprefill has no columns and gets 0."""
+        layout = self.cartridge.layout
+        full = trace.weights.shape[-1] - trace.hidden.shape[1] == layout.num_tokens
+        shown = layout.num_blocks if full else int(visible.sum())
+        columns = trace.weights[..., : shown * layout.block_size]
+        mass = columns.reshape(*columns.shape[:-1], shown, layout.block_size).sum(-1)
+        if full:
+            return mass
+        spread = mass.new_zeros(*mass.shape[:-1], layout.num_blocks)
+        spread[..., visible] = mass
+        return spread

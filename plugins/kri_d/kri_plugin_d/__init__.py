@@ -1,0 +1,1 @@
+"""KRI-D: score a block by what changes when it is left out."""
