@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 ALIASES = {  # ALGORITHMS 13; `_` and case are folded before the look-up
     "cacheblend": "xa",
     "eigvec-centrality": "eigen",
@@ -32,3 +34,8 @@ def canonical_name(name: str) -> str:
     """Lower case, dashes for underscores, aliases resolved."""
     folded = name.strip().lower().replace("_", "-")
     return ALIASES.get(folded, folded)
+
+
+def canonical_distribution(name: str) -> str:
+    """A distribution's name as pip compares it (PEP 503)."""
+    return re.sub(r"[-_.]+", "-", name.strip()).lower()

@@ -17,22 +17,27 @@ from kri_core.config import (
     NAME,
     TAG,
     TAG_KEYS,
+    TAG_LIKE,
     VALUE,
-    Params,
     PluginRef,
     RoutingConfig,
-    sorted_params,
 )
 from kri_core.errors import ConfigError
 
-_TAG = re.compile(r"A(\d{1,9})R(\d{1,9})K(\d{1,9})(?![\w.:-])", re.IGNORECASE)
-_TAG_LIKE = re.compile(r"(?:[ARK]\d+){2,}(?![\w.:-])", re.IGNORECASE)
+_TAG = re.compile(  # and not the start of a longer name
+    r"A(\d{1,9})R(\d{1,9})K(\d{1,9})(?![\w.-]*[A-Z0-9]|\s*:)", re.ASCII | re.IGNORECASE
+)
 _SPACE = re.compile(r"\s*")
 
 
 def parse(text: str) -> RoutingConfig:
     """Parse a stack; a ConfigError shows where with a caret. str(parse(text)) is canonical."""
     return _Parser(text).stack()
+
+
+def parse_scorer(text: str) -> PluginRef:
+    """Parse one scorer with its parameters, as `bake --scorer` takes it."""
+    return _Parser(text).scorer()
 
 
 def caret(text: str, at: int) -> str:
@@ -60,23 +65,27 @@ class _Parser:
         repairs = []
         while self._take("+"):
             repairs.append(self._plugin("a repair"))
-        if self.at < len(self.text):
-            self._fail(
-                f"{self.text[self.at :]!r} does not belong here; after the split come "
-                "(scorer~selector) and +repair"
+        self._end("after the split come (scorer~selector) and +repair")
+        try:
+            return RoutingConfig(
+                split, scorer=scorer, selector=selector, repairs=tuple(repairs), text=self.text
             )
-        return RoutingConfig(
-            split, scorer=scorer, selector=selector, repairs=tuple(repairs), text=self.text
-        )
+        except ConfigError as error:  # a budget that is no number or contradicts the tag
+            self._fail(str(error), split.at)
+
+    def scorer(self) -> PluginRef:
+        plugin = self._plugin("a scorer")
+        self._end("a scorer is name[key=value,…]")
+        return plugin
+
+    def _end(self, expected: str) -> None:
+        if self.at < len(self.text):
+            self._fail(f"{_short(self.text[self.at :])} does not belong here; {expected}")
 
     def _split(self) -> PluginRef:
         self._skip()
         tag = _TAG.match(self.text, self.at)
         if tag is None:
-            like = _TAG_LIKE.match(self.text, self.at)
-            if like:
-                wanted = "write A<anchor>R<recent>K<mid>, such as A1R2K13"
-                self._fail(f"{like.group()!r} is not a split tag; {wanted}")
             return self._plugin("a split such as A1R2K13 or recency[budget=16]")
         at, self.at = self.at, tag.end()
         counts = (str(int(count)) for count in tag.groups())
@@ -85,12 +94,22 @@ class _Parser:
     def _plugin(self, wanted: str) -> PluginRef:
         self._skip()
         at, dist = self.at, None
-        name = self._match(NAME, wanted)
+        name = self._name(wanted)
         if self._take(":"):
-            dist, name = name.lower().replace("_", "-"), self._match(NAME, wanted)
-        return PluginRef(name, self._params() if self._take("[") else (), dist, at)
+            dist, name = name, self._name(wanted)
+        return PluginRef(name, self._params() if self._take("[") else {}, dist, at)
 
-    def _params(self) -> Params:
+    def _name(self, wanted: str) -> str:
+        self._skip()
+        at, name = self.at, self._match(NAME, wanted)
+        if TAG_LIKE.fullmatch(name) and not self._peek(":"):
+            if _TAG.fullmatch(name):
+                self._fail(f"expected {wanted}, got a split tag; a tag stands first", at)
+            tag = "A<anchor>R<recent>K<mid>, such as A1R2K13"
+            self._fail(f"{_short(name)} is not a split tag; write {tag}", at)
+        return name
+
+    def _params(self) -> dict[str, str]:
         params: dict[str, str] = {}
         while True:
             self._skip()
@@ -99,17 +118,20 @@ class _Parser:
             if key in params:
                 self._fail(f"parameter {key!r} is given twice", at)
             self._expect("=", f"and a value after {key!r}")
+            self._skip()
+            at = self.at
             params[key] = self._match(VALUE, f"a value for {key!r}")
+            if not params[key].isprintable():
+                self._fail(f"{_short(params[key])} has characters that cannot be shown", at)
             if not self._take(","):
                 self._expect("]", "to close the parameters")
-                return sorted_params(params)
+                return params
 
     def _match(self, pattern: re.Pattern[str], wanted: str) -> str:
         self._skip()
         found = pattern.match(self.text, self.at)
         if found is None:
-            came = repr(self.text[self.at]) if self.at < len(self.text) else "the end"
-            self._fail(f"expected {wanted}, got {came}")
+            self._fail(f"expected {wanted}, got {self._came()}")
         self.at = found.end()
         return found.group()
 
@@ -126,12 +148,18 @@ class _Parser:
 
     def _expect(self, char: str, why: str) -> None:
         if not self._take(char):
-            came = repr(self.text[self.at]) if self.at < len(self.text) else "the end"
-            self._fail(f"expected {char!r} {why}, got {came}")
+            self._fail(f"expected {char!r} {why}, got {self._came()}")
 
     def _skip(self) -> None:
         found = _SPACE.match(self.text, self.at)
         self.at = found.end() if found else self.at
 
+    def _came(self) -> str:
+        return repr(self.text[self.at]) if self.at < len(self.text) else "the end"
+
     def _fail(self, message: str, at: int | None = None) -> NoReturn:
         raise ConfigError(message + caret(self.text, self.at if at is None else at))
+
+
+def _short(text: str, limit: int = 40) -> str:
+    return repr(text if len(text) <= limit else text[:limit] + "…")
