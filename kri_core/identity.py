@@ -48,8 +48,13 @@ class ModelIdentity:
         return None
 
 
-def prefix_hash(model: ModelIdentity, block_size: int, dtype: str, tokens: Iterable[int]) -> str:
-    """Content address of a prefilled prefix (ALGORITHMS 10.5); the model's path is left out."""
-    return digest(
-        model.fingerprint, model.revision, model.tokenizer, block_size, dtype, list(tokens)
-    )
+def prefix_hash(
+    model: ModelIdentity, block_size: int, dtype: str, tokens: Iterable[int] | str
+) -> str:
+    """Content address of a prefix (ALGORITHMS 10.5); the model's path is left out.
+
+    `tokens` is the cartridge's sha256 where no prefill of known tokens gives its KV: a trained
+    cartridge must not pass for the prefilled one of the same tokens.
+    """
+    content = tokens if isinstance(tokens, str) else list(tokens)
+    return digest(model.fingerprint, model.revision, model.tokenizer, block_size, dtype, content)

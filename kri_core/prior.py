@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -65,6 +66,52 @@ class Prior:
     summary: Summary = Factory(dict)
     meta: PriorMeta | None = None
 
+    def __attrs_post_init__(self) -> None:
+        if self.only_summary and not self.summary:
+            raise ArtifactError("a prior must hold scores, block lists or a summary; got none")
+        if self.scores is not None and self.scores.values.numel() == 0:
+            shape = list(self.scores.values.shape)
+            raise ArtifactError(f"a prior must score at least one block; got scores of {shape}")
+        if self.features is not None and self.features.ndim != 2:
+            shape = list(self.features.shape)
+            raise ArtifactError(f"summary.features must be [block, dim]; got {shape}")
+        counts = self._block_counts()
+        if len(set(counts.values())) > 1:
+            found = ", ".join(f"{name} {count}" for name, count in counts.items())
+            raise ArtifactError(f"a prior must be of one number of blocks; got {found}")
+        self._check_lists()
+
+    def _check_lists(self) -> None:
+        for budget, blocks in self.blocks_per_budget.items():
+            if type(budget) is not int or budget < 1:
+                raise ArtifactError(
+                    f"kmeans_blocks_perK must map whole numbers K to lists; got key {budget!r}"
+                )
+            check_blocks(f"kmeans_blocks_perK[{budget}]", blocks, self.num_blocks)
+            if len(blocks) > budget:
+                raise ArtifactError(
+                    f"kmeans_blocks_perK[{budget}] must list at most {budget} blocks; "
+                    f"got {len(blocks)}"
+                )
+        if self.blocks is not None:
+            check_blocks("kmeans_blocks", self.blocks, self.num_blocks)
+
+    def _block_counts(self) -> dict[str, int]:
+        """Number of blocks by each part that knows it."""
+        counts = {}
+        if self.scores is not None:
+            counts["block_affinities"] = self.scores.num_blocks
+        if self.features is not None:
+            counts["summary.features"] = int(self.features.shape[0])
+        if self.meta is not None:
+            counts["meta.num_blocks"] = self.meta.num_blocks
+        return counts
+
+    @property
+    def num_blocks(self) -> int | None:
+        """Blocks of the cartridge this is for; None if bare block lists do not tell."""
+        return next(iter(self._block_counts().values()), None)
+
     @property
     def features(self) -> Tensor | None:
         """Unit vectors [block, dim] for the selectors that ask for them."""
@@ -107,6 +154,22 @@ class Prior:
         raise ArtifactError(
             f"the prior has no entry for K={budget}, only {held}; "
             "choose such a budget or bake again with this one"
+        )
+
+
+def check_blocks(name: str, blocks: tuple[int, ...], num_blocks: int | None) -> None:
+    """Refuse a list whose entries are not distinct block ids."""
+    if not blocks:
+        raise ArtifactError(f"{name} must list at least one block; got none")
+    wrong = next((block for block in blocks if type(block) is not int or block < 0), None)
+    if wrong is not None:
+        raise ArtifactError(f"{name} must hold block ids, whole and not negative; got {wrong!r}")
+    if len(set(blocks)) < len(blocks):
+        twice = next(block for block, count in Counter(blocks).items() if count > 1)
+        raise ArtifactError(f"{name} must not list a block twice; got {twice} more than once")
+    if num_blocks is not None and max(blocks, default=-1) >= num_blocks:
+        raise ArtifactError(
+            f"{name} must list blocks below {num_blocks}, the prior's number; got {max(blocks)}"
         )
 
 

@@ -6,91 +6,17 @@ birth. Tensor axes are written as [layer, kv_head, block] and so on; docs/contra
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from attrs import field, frozen
 
-from kri_core.errors import ArtifactError, PluginError
-from kri_core.identity import ModelIdentity
+from kri_core.cartridge import Cartridge as Cartridge
+from kri_core.cartridge import Layout as Layout
+from kri_core.errors import PluginError
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-
-@frozen
-class Layout:
-    """How a cartridge's tokens fall into blocks.
-
-    Block b holds tokens [b * block_size, (b + 1) * block_size). The tail, the tokens after the last
-    whole block, is always attended and never scored.
-    """
-
-    num_layers: int
-    num_kv_heads: int
-    head_dim: int
-    block_size: int
-    num_tokens: int
-
-    def __attrs_post_init__(self) -> None:
-        for name in ("num_layers", "num_kv_heads", "head_dim", "block_size"):
-            if getattr(self, name) < 1:
-                raise ArtifactError(f"Layout.{name} must be at least 1; got {getattr(self, name)}")
-        if self.num_tokens < 0:
-            raise ArtifactError(f"Layout.num_tokens must not be negative; got {self.num_tokens}")
-
-    @property
-    def num_blocks(self) -> int:
-        """Whole blocks; the tail is not one."""
-        return self.num_tokens // self.block_size
-
-    @property
-    def tail(self) -> range:
-        """Token indices after the last whole block."""
-        return range(self.num_blocks * self.block_size, self.num_tokens)
-
-    def tokens_of(self, blocks: Sequence[int]) -> list[int]:
-        """Token indices of the given blocks, in the order given."""
-        size = self.block_size
-        return [token for block in blocks for token in range(block * size, (block + 1) * size)]
-
-    def pool(self, per_token: Tensor) -> Tensor:
-        """Mean over each block's tokens, in float32: [..., token] → [..., block].
-
-        The token axis is the last one and may or may not include the tail, which is dropped.
-        """
-        whole = self.num_blocks * self.block_size
-        per_token = per_token[..., :whole].float()
-        return per_token.unflatten(-1, (self.num_blocks, self.block_size)).mean(-1)
-
-
-@frozen(eq=False)
-class Cartridge:
-    """The KV cache of a document, computed once; its tensors are usually mapped from a file."""
-
-    cart_id: str
-    layout: Layout
-    model: ModelIdentity
-    token_ids: tuple[int, ...]
-    kv: Tensor  # [block, layer, 2 (key, value), kv_head, token, head_dim], keys post-RoPE
-    tail: Tensor  # [layer, 2, kv_head, token, head_dim], the tokens after the last whole block
-    trained: bool  # True: optimised, so no prefill of token_ids gives this KV
-    sha256: str  # of token ids, kv and tail
-    prefix_hash: str  # ALGORITHMS 10.5: what the cartridge is, whatever its name
-    created_at: str
-
-    def keys(self, blocks: Sequence[int] | None = None) -> Tensor:
-        """Post-RoPE keys of the given (default: all) blocks, [layer, kv_head, token, head_dim]."""
-        return self._side(0, blocks)
-
-    def values(self, blocks: Sequence[int] | None = None) -> Tensor:
-        """Values of the given (default: all) blocks, [layer, kv_head, token, head_dim]."""
-        return self._side(1, blocks)
-
-    def _side(self, side: int, blocks: Sequence[int] | None) -> Tensor:
-        """One index per block, so only the asked-for pages of a mapped file are read."""
-        kv = self.kv[:, :, side] if blocks is None else self.kv[list(blocks), :, side]
-        return kv.permute(1, 2, 0, 3, 4).flatten(2, 3)  # [layer, kv_head, token, head_dim]
 
 
 @frozen(eq=False)

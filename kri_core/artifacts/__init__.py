@@ -1,1 +1,32 @@
-"""TODO"""
+"""Cartridges and priors on disk: read, write, verify, convert. Nothing here imports torch early."""
+
+from __future__ import annotations
+
+from kri_core.artifacts.cartridge_file import (
+    read_cartridge,
+    read_cartridge_header,
+    verify_cartridge,
+    write_cartridge,
+)
+from kri_core.artifacts.convert import convert_cartridge, convert_prior
+from kri_core.artifacts.foreign import read_foreign_cartridge
+from kri_core.artifacts.header import CartridgeHeader
+from kri_core.artifacts.matching import check_model
+from kri_core.artifacts.prior_file import read_prior, write_prior
+from kri_core.artifacts.sealing import block_major, seal
+
+__all__ = [
+    "CartridgeHeader",
+    "block_major",
+    "check_model",
+    "convert_cartridge",
+    "convert_prior",
+    "read_cartridge",
+    "read_cartridge_header",
+    "read_foreign_cartridge",
+    "read_prior",
+    "seal",
+    "verify_cartridge",
+    "write_cartridge",
+    "write_prior",
+]
