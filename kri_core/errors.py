@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 
+def one_line(error: BaseException) -> str:
+    """Class and message of an exception that was raised elsewhere, in one line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}".removesuffix(": ")
+
+
 class KriError(Exception):
     """A failure whose message says what came, what was wanted and what to do."""
 

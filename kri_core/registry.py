@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Iterable
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 
 from attrs import evolve, field, frozen
 
 from kri_core.catalogue import DISTRIBUTION_OF, canonical_name
-from kri_core.config import PluginRef
+from kri_core.config import CORE, PluginRef
 from kri_core.errors import PluginError
 from kri_core.grammar import caret
-from kri_core.hookspecs import GROUPS
-from kri_core.plugin_health import CORE, State, folded, health
+from kri_core.packages import Package, installed_packages
+from kri_core.plugin_health import State, health, nearest_slot
 
 HOW_TO_WRITE = {
     "scorer": "A1R2K13({})",
@@ -54,11 +53,8 @@ class Registry:
     @classmethod
     def discover(cls) -> Registry:
         """Scan the environment once; a plugin that cannot be used becomes a row, not an error."""
-        found = entry_points()  # one scan: each costs tens of ms in a large environment
         rows = [
-            _row(slot, point)
-            for slot, group in GROUPS.items()
-            for point in found.select(group=group)
+            _row(package, point) for package in installed_packages() for point in package.points
         ]
         allowed, denied = _names("KRI_PLUGINS"), _names("KRI_DISABLE_PLUGINS")
         known = {row.name for row in rows}
@@ -74,18 +70,19 @@ class Registry:
         rows = [row for row in self.rows if row.slot == slot and row.name == ref.name]
         if ref.dist is not None:
             rows = [row for row in rows if row.distribution in _spellings(ref.dist)]
-        else:
-            rows = [row for row in rows if row.distribution == CORE] or rows
+        usable = [row for row in rows if row.state in ("ok", "conflict")]
+        if ref.dist is None:
+            usable = [row for row in usable if row.distribution == CORE] or usable
+        if len(usable) == 1:
+            return usable[0]
         where = caret(text, ref.at) if text is not None and ref.at is not None else ""
-        if not rows:
-            raise PluginError(self._missing(slot, ref) + where)
-        if len(rows) > 1:
-            choices = " or ".join(f"{row.distribution}:{row.name}" for row in rows)
-            raise PluginError(f"{ref.name!r} is in two packages; write {choices}" + where)
-        row = rows[0]
-        if row.state in ("broken", "incompatible"):
-            raise PluginError(f"{row.label} is {row.state}: {row.reason}" + where)
-        return row
+        if usable:
+            choices = " or ".join(f"{row.distribution}:{row.name}" for row in usable)
+            raise PluginError(f"{ref.name!r} is in several packages; write {choices}" + where)
+        if rows:
+            faults = "; ".join(f"{row.label} is {row.state}: {row.reason}" for row in rows)
+            raise PluginError(faults + where)
+        raise PluginError(self._missing(slot, ref) + where)
 
     def _missing(self, slot: str, ref: PluginRef) -> str:
         name = ref.name
@@ -134,36 +131,39 @@ def _passes(row: PluginRow, allowed: set[str], denied: set[str]) -> bool:
     return not allowed or row.name in allowed or row.distribution == CORE
 
 
-def _row(slot: str, point: EntryPoint) -> PluginRow:
-    dist = point.dist
-    assert dist is not None  # noqa: S101 - entry_points() always sets it
-    state, reason = health(point, dist)
+def _row(package: Package, point: EntryPoint) -> PluginRow:
+    state, reason = health(package, point)
     return PluginRow(
         name=canonical_name(point.name),
-        slot=slot,
-        distribution=folded(dist.metadata["Name"] or "?"),
-        version=dist.metadata["Version"] or "?",
+        slot=nearest_slot(point.group),
+        distribution=package.name,
+        version=package.version,
         state=state,
         reason=reason,
-        summary=dist.metadata["Summary"] or "",
+        summary=package.summary,
         entry_point=point,
     )
 
 
-def _mark_conflicts(rows: Iterable[PluginRow]) -> list[PluginRow]:
-    """Two packages, one name: the core's own wins, strangers refuse until one is qualified."""
-    rows = list(rows)
-    marked = []
+def _mark_conflicts(rows: list[PluginRow]) -> list[PluginRow]:
+    """One name, several usable plugins: the core's own wins, strangers refuse until qualified."""
+    namesakes: dict[tuple[str, str], list[PluginRow]] = {}
     for row in rows:
-        rivals = [
-            other.distribution
-            for other in rows
-            if (other.slot, other.name) == (row.slot, row.name)
-            and other.distribution != row.distribution
-        ]
-        if rivals and row.distribution != CORE and row.state == "ok":
-            write = f"write {row.distribution}:{row.name} to use this one"
-            also = "the built-in wins" if CORE in rivals else f"also in {', '.join(rivals)}"
-            row = evolve(row, state="conflict", reason=f"{also}; {write}")
-        marked.append(row)
-    return marked
+        if row.state == "ok":
+            namesakes.setdefault((row.slot, row.name), []).append(row)
+    return [
+        _against(row, namesakes[row.slot, row.name]) if row.state == "ok" else row for row in rows
+    ]
+
+
+def _against(row: PluginRow, namesakes: list[PluginRow]) -> PluginRow:
+    packages = [other.distribution for other in namesakes]
+    if packages.count(row.distribution) > 1:
+        reason = f"its package registers {row.name!r} twice; its author must rename one"
+        return evolve(row, state="broken", reason=reason)
+    rivals = [name for name in packages if name != row.distribution]
+    if not rivals or row.distribution == CORE:
+        return row
+    write = f"write {row.distribution}:{row.name} to use this one"
+    also = "the built-in wins" if CORE in rivals else f"also in {', '.join(rivals)}"
+    return evolve(row, state="conflict", reason=f"{also}; {write}")
