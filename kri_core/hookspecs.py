@@ -4,6 +4,7 @@ A hook implementation takes the arguments it needs, by these names, and gives no
 must not change anything it is given. `params` is an instance of the plugin module's own `Params`
 class, or None if it has none. Tensors follow docs/contract.md.
 """
+# mypy: disable-error-code="empty-body"
 
 from __future__ import annotations
 
@@ -25,9 +26,10 @@ hookimpl = pluggy.HookimplMarker(PROJECT)
 class Scorer:
     """Slot `scorer`, group `kri_core.scorers`: which blocks matter.
 
-    Offline scorers implement `kri_score_blocks`; query-aware ones `kri_summarise_blocks` and
-    `kri_score_query`. A scorer that takes `probe` needs a model; one that does not can be used
-    without baking.
+    Offline scorers implement `kri_score_blocks` (and `kri_summarise_blocks`, to keep features);
+    query-aware ones `kri_summarise_blocks` and `kri_score_query`. One that can do both is two
+    plugins under two names. One that takes `probe` over the document needs a model and a bake;
+    one that does not can be used without.
     """
 
     @hookspec(firstresult=True)

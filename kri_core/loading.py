@@ -8,7 +8,7 @@ from types import ModuleType
 
 from attrs import frozen
 
-from kri_core.errors import PluginError
+from kri_core.errors import PluginError, one_line
 from kri_core.hookspecs import PROJECT, SLOTS
 from kri_core.params import check_params_class
 from kri_core.registry import PluginRow
@@ -48,48 +48,63 @@ class Plugin:
 
 def load(row: PluginRow) -> Plugin:
     """Import and check; whatever goes wrong is a PluginError with package, error and fix."""
-    hooks = _imported(row)
+    hooks, members = _imported(row)
     label = row.label
-    if isinstance(hooks, type) or not (isinstance(hooks, ModuleType) or _marked(hooks)):
-        kind = "a class" if isinstance(hooks, type) else f"a {type(hooks).__name__}"
+    marked = any(_options(member) for _, member in members)
+    if isinstance(hooks, type) or not (isinstance(hooks, ModuleType) or marked):
+        kind = "a class" if isinstance(hooks, type) else f"of type {type(hooks).__name__}"
         raise PluginError(
             f"{label}: its entry point {row.entry_point.value!r} is {kind}; "
             "point it at the module that holds the @hookimpl functions"
         )
-    takes = {}
-    for name, function in inspect.getmembers(hooks, callable):
-        if name.startswith("kri_") or hasattr(function, _MARK):
+    takes: dict[str, tuple[str, ...]] = {}
+    for name, function in members:
+        if name.startswith("kri_") or _options(function):
             hook = _hook_name(name, function, row.slot, label)
+            if hook in takes:
+                raise PluginError(f"{label}: {name} answers {hook!r} a second time; keep one")
             takes[hook] = _arguments(function, HOOKS_OF[row.slot][hook], f"{label}: {name}")
-    if not any(needed <= takes.keys() for needed in _NEEDED[row.slot]):
-        wanted = " or ".join(" with ".join(sorted(needed)) for needed in _NEEDED[row.slot])
-        raise PluginError(f"{label} has no hook of its slot; define {wanted} with @hookimpl")
+    _check_hooks(set(takes), row.slot, label)
     params_class = getattr(hooks, "Params", None)
     if params_class is not None:
-        check_params_class(params_class, label)
+        check_params_class(params_class, row.slot, label)
     return Plugin(row, hooks, params_class, takes)
 
 
-def _imported(row: PluginRow) -> object:
+def _imported(row: PluginRow) -> tuple[object, list[tuple[str, object]]]:
+    """What the entry point names, and its callables."""
     try:
-        return row.entry_point.load()
+        hooks = row.entry_point.load()
+        return hooks, inspect.getmembers(hooks, callable)
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # SystemExit too: a plugin must not end the app
         raise PluginError(
-            f"{row.label} cannot be imported: {type(error).__name__}: {error}; "
+            f"{row.label} cannot be imported: {one_line(error)}; "
             f"repair its installation, or: pip uninstall {row.distribution}"
         ) from error
 
 
-def _marked(hooks: object) -> bool:
-    return any(hasattr(value, _MARK) for _, value in inspect.getmembers(hooks, callable))
+def _options(function: object) -> dict[str, object] | None:
+    """What @hookimpl left on a function."""
+    options = getattr(function, _MARK, None)
+    return options if isinstance(options, dict) else None
+
+
+def _check_hooks(hooks: set[str], slot: str, label: str) -> None:
+    if not any(needed <= hooks for needed in _NEEDED[slot]):
+        wanted = " or ".join(" with ".join(sorted(needed)) for needed in _NEEDED[slot])
+        raise PluginError(f"{label} has no hook of its slot; define {wanted} with @hookimpl")
+    if {"kri_score_blocks", "kri_score_query"} <= hooks:
+        raise PluginError(
+            f"{label} scores both without a question and with one; register the two under two names"
+        )
 
 
 def _hook_name(name: str, function: object, slot: str, label: str) -> str:
     """The spec a function answers, or a PluginError with the nearest right name."""
-    options = getattr(function, _MARK, None)
-    hook = (options and options.get("specname")) or name
+    options = _options(function)
+    hook = str((options and options.get("specname")) or name)
     specs = HOOKS_OF[slot]
     if hook not in specs:
         owner = next((other for other, hooks in HOOKS_OF.items() if hook in hooks), None)
@@ -104,6 +119,8 @@ def _hook_name(name: str, function: object, slot: str, label: str) -> str:
         raise PluginError(f"{label}: {name} is not decorated; put @hookimpl above it")
     if options.get("wrapper") or options.get("hookwrapper"):
         raise PluginError(f"{label}: {name} is a wrapper; a hook here answers by itself")
+    if not inspect.isroutine(function):
+        raise PluginError(f"{label}: {name} is a {type(function).__name__}; make it a function")
     return hook
 
 
@@ -111,7 +128,9 @@ def _arguments(function: object, spec: tuple[str, ...], label: str) -> tuple[str
     taken = []
     for name, parameter in inspect.signature(function).parameters.items():  # type: ignore[arg-type]
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-            raise PluginError(f"{label} takes *{name}; name the arguments it needs instead")
+            raise PluginError(f"{label} takes {parameter}; name the arguments it needs instead")
+        if parameter.kind is parameter.KEYWORD_ONLY:
+            raise PluginError(f"{label} takes {name!r} by keyword only; remove the * before it")
         if name not in spec:
             near = difflib.get_close_matches(name, spec, 1, 0.0)
             raise PluginError(

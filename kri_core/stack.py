@@ -5,8 +5,8 @@ from __future__ import annotations
 import pluggy
 from attrs import evolve, frozen
 
-from kri_core.config import DEFAULT_SELECTOR, PluginRef, RoutingConfig
-from kri_core.errors import KriError, PluginError
+from kri_core.config import PluginRef, RoutingConfig
+from kri_core.errors import KriError, PluginError, one_line
 from kri_core.hookspecs import PROJECT, SLOTS
 from kri_core.loading import Plugin, load
 from kri_core.params import changed_params, make_params
@@ -26,8 +26,7 @@ class Member:
         """Find, import and check the plugin a reference means, and type its parameters."""
         plugin = load(registry.find(slot, ref, text))
         params = make_params(plugin.params_class, dict(ref.params), ref.name)
-        kept = ref.params if ref.name == "tag" else changed_params(params)
-        return cls(plugin, params, evolve(ref, params=kept))
+        return cls(plugin, params, evolve(ref, params=changed_params(params)))
 
     def takes(self, hook: str, argument: str) -> bool:
         """Whether the plugin's hook asks for an argument."""
@@ -54,14 +53,14 @@ class Stack:
         """Load what a config names, and nothing else."""
         text = config.text
         split = Member.load(registry, "split", config.split, text)
-        scorer = config.scorer and Member.load(registry, "scorer", config.scorer, text)
+        scorer = Member.load(registry, "scorer", config.scorer, text) if config.scorer else None
         selector = Member.load(registry, "selector", config.selector, text)
         repairs = tuple(Member.load(registry, "repair", ref, text) for ref in config.repairs)
         canonical = evolve(
             config,
             split=split.ref,
-            scorer=scorer and scorer.ref,
-            selector=DEFAULT_SELECTOR if selector.ref == DEFAULT_SELECTOR else selector.ref,
+            scorer=scorer.ref if scorer else None,
+            selector=selector.ref,
             repairs=tuple(repair.ref for repair in repairs),
         )
         manager = pluggy.PluginManager(PROJECT)
@@ -69,18 +68,18 @@ class Stack:
             manager.add_hookspecs(spec)
         for member in (split, scorer, selector, *repairs):
             if member is not None and not manager.is_registered(member.plugin.hooks):
-                manager.register(member.plugin.hooks)
+                manager.register(member.plugin.hooks, name=member.plugin.row.label)
         return cls(canonical, split, scorer, selector, repairs, manager)
 
     def call(self, member: Member, hook: str, **arguments: object) -> object:
         """Ask one plugin; whatever it raises, other than a KriError, names it."""
-        others = [hooks for hooks in self.manager.get_plugins() if hooks != member.plugin.hooks]
+        others = [hooks for hooks in self.manager.get_plugins() if hooks is not member.plugin.hooks]
         caller = self.manager.subset_hook_caller(hook, remove_plugins=others)
         try:
             return caller(**arguments, params=member.params)
         except KriError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise PluginError(
-                f"{member.plugin.row.label} failed in {hook}: {type(error).__name__}: {error}"
+                f"{member.plugin.row.label} failed in {hook}: {one_line(error)}"
             ) from error
