@@ -51,8 +51,13 @@ class FakeModel:
         def normal(*shape: int) -> Tensor:
             return torch.randn(shape, generator=draw, dtype=torch.float64).mul(0.3).to(dtype)
 
-        heads = (normal(num_layers, count, 32, 8) for count in (4, 2, 2))
-        return cls(normal(64, 32), *heads, normal(num_layers, 4, 8, 32))
+        return cls(
+            embedding=normal(64, 32),
+            query=normal(num_layers, 4, 32, 8),
+            key=normal(num_layers, 2, 32, 8),
+            value=normal(num_layers, 2, 32, 8),
+            output=normal(num_layers, 4, 8, 32),
+        )
 
     def layout(self, block_size: int, num_tokens: int) -> Layout:
         """The layout of a cartridge this model makes."""
@@ -125,7 +130,9 @@ def cartridge_of(
 ) -> Cartridge:
     """A cartridge of any KV, [layer, 2 (key, value), kv_head, token, head_dim]."""
     whole = layout.num_blocks * layout.block_size
-    blocks = kv[:, :, :, :whole].unflatten(3, (layout.num_blocks, layout.block_size))
+    blocks = kv[:, :, :, :whole].reshape(
+        *kv.shape[:3], layout.num_blocks, layout.block_size, layout.head_dim
+    )
     model = ModelIdentity("fake", architecture="FakeModel")
     dtype = str(kv.dtype).removeprefix("torch.")
     content = hashlib.sha256(repr((token_ids, kv.flatten().tolist())).encode())

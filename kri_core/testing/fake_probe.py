@@ -73,7 +73,7 @@ class FakeProbe:
         if name not in self.kept:
             starts = range(0, len(units), self.batch)
             self.kept[name] = torch.cat([run(units[at : at + self.batch]) for at in starts])
-        assert len(self.kept[name]) == len(units), f"{name!r} was kept for other units"  # noqa: S101
+        assert len(self.kept[name]) == len(units), f"{name!r} was kept for other units"
         return self.kept[name]
 
     def prefill(self, observe: Callable[[PrefillChunk], None]) -> None:

@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from attrs import frozen
 
-from kri_core import ConfigError
-
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -41,8 +39,8 @@ def leave_one_out(cartridge: Cartridge, probe: Probe, text: ProbeText, removal: 
 
     def run(blocks: Sequence[int]) -> Tensor:
         """One row [2 × layer + 1] per block."""
-        # The full row is in every batch: a matmul's rounding depends on the number of rows, and
-        # against a row of another batch size a block without any influence would not score 0.
+        # The full row is in every batch: a matmul rounds by its number of rows. Against a row of
+        # another batch size, a block without influence measured 1.5e-5 (‖h‖ = 10), within one 0.
         visible = torch.ones(1 + len(blocks), num_blocks, dtype=torch.bool)
         visible[range(1, 1 + len(blocks)), list(blocks)] = False
         read = probe.forward(
@@ -108,9 +106,4 @@ def average(per_text: Sequence[Tensor]) -> Tensor:
 
 
 def _sweeps(cartridge: Cartridge, probe: Probe, removal: Removal) -> list[Shifts]:
-    if removal == "reprefill" and cartridge.trained:
-        raise ConfigError(
-            f"removal=reprefill needs a prefilled cartridge, and {cartridge.cart_id!r} was "
-            "trained: no prefill gives its KV; use removal=mask"
-        )
     return [leave_one_out(cartridge, probe, text, removal) for text in probe.texts]

@@ -1,0 +1,91 @@
+"""The fake model is causal, its cartridge is its own KV, and its probe removes what it says."""
+
+import pytest
+import torch
+
+from kri_core.testing import FakeModel, FakeProbe
+
+DOCUMENT, TEXT = tuple(range(10, 24)), (3, 8, 1)  # three blocks of 4 and a tail of 2
+READ = ("hidden", "logits", "queries", "pre_rope_queries", "block_mass")
+
+
+@pytest.fixture
+def model():
+    return FakeModel.random()
+
+
+@pytest.fixture
+def probe(model):
+    return FakeProbe(model, model.cartridge(DOCUMENT), batch=2)
+
+
+def visible(*rows):
+    return torch.tensor(rows, dtype=torch.bool)
+
+
+def test_a_probe_continues_the_document_as_if_it_had_been_run_in_one(model, probe):
+    together = model.run(DOCUMENT + TEXT, range(17))
+    read = probe.forward(TEXT, read=READ)
+
+    torch.testing.assert_close(read.hidden[0], together.hidden[:, 14:])
+    torch.testing.assert_close(read.logits[0], together.logits[14:])
+    torch.testing.assert_close(read.queries[0], together.queries[:, :, 14:])
+    mass = together.weights[:, :, 14:, :12].reshape(3, 4, 3, 3, 4).sum(-1)
+    torch.testing.assert_close(read.block_mass[0], mass)
+
+
+def test_the_model_is_causal_and_positions_matter(model):
+    longer, shorter = model.run((1, 2, 3, 4), range(4)), model.run((1, 2, 3), range(3))
+    torch.testing.assert_close(longer.logits[:3], shorter.logits)
+    assert not torch.allclose(shorter.logits, model.run((1, 2, 3), (0, 1, 5)).logits, atol=1e-4)
+
+
+@pytest.mark.parametrize("removal", ["mask", "reprefill"])
+def test_an_invisible_block_is_absent_whatever_it_holds(model, probe, removal):
+    shown = visible([True, False, True], [True, True, True])
+    read = probe.forward(TEXT, read=READ, visible=shown, removal=removal)
+    probe.cartridge.kv[1] = 1e6
+    again = probe.forward(TEXT, read=READ, visible=shown[:1], removal=removal)
+
+    assert again.hidden[0].equal(read.hidden[0])
+    assert not read.block_mass[0, ..., 1].any()
+    assert (read.block_mass[1] > 0).all()
+    assert (read.block_mass.sum(-1) < 1).all()
+    assert not torch.allclose(read.logits[0], read.logits[1], atol=1e-4)
+
+
+def test_last_limits_every_reading(probe):
+    full, last = probe.forward(TEXT, read=READ), probe.forward(TEXT, read=READ, last=1)
+    assert last.hidden.equal(full.hidden[:, :, -1:])
+    assert last.logits.equal(full.logits[:, -1:])
+    assert last.queries.equal(full.queries[:, :, :, -1:])
+    assert last.pre_rope_queries.equal(full.pre_rope_queries[:, :, :, -1:])
+    assert last.block_mass.equal(full.block_mass[:, :, :, -1:])
+
+
+def test_prefill_shows_every_token_of_every_layer_once(model, probe):
+    chunks = []
+    probe.prefill(chunks.append)
+    trace = model.run(DOCUMENT, range(14))
+    for layer in range(3):
+        mine = [chunk for chunk in chunks if chunk.layer == layer]
+        assert [chunk.first_token for chunk in mine] == [0, 5, 10]
+        torch.testing.assert_close(
+            torch.cat([chunk.queries for chunk in mine], 1), trace.queries[layer]
+        )
+        mass = torch.cat([chunk.block_mass for chunk in mine], 1)  # [q_head, token, block]
+        torch.testing.assert_close(mass[:, :12].sum(-1), torch.ones(4, 12))
+
+
+def test_each_runs_batches_in_order_and_resumes_what_was_kept(model, probe):
+    asked = []
+
+    def run(units):
+        asked.append(list(units))
+        return torch.tensor(units)[:, None] * 10
+
+    assert probe.each("work", range(5), run).tolist() == [[0], [10], [20], [30], [40]]
+    assert asked == [[0, 1], [2, 3], [4]]
+    resumed = FakeProbe(model, probe.cartridge, kept=probe.kept)
+    assert len(resumed.each("work", range(5), run)) == 5
+    assert len(asked) == 3
