@@ -44,8 +44,8 @@ class Router:
     ) -> Manifest:
         """Choose the blocks one request attends to.
 
-        A prior answers in the scorer's place. Without one, a scorer that needs no model is asked
-        directly, and one that does only where a probe is given.
+        A prior answers in the scorer's place; without one, only a scorer that runs no model is
+        asked. `probe` is for scorers that run the model on the question.
         """
         scorer, recorded = scorer_of(self.stack, self.registry, cartridge, prior)
         split = self._split(cartridge)

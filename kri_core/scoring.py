@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from attrs import evolve
 
-from kri_core.answers import check_scores
+from kri_core.answers import check_scores, check_summary
 from kri_core.config import PluginRef
-from kri_core.errors import ArtifactError, ConfigError, PluginError
-from kri_core.prior import Prior
+from kri_core.errors import ArtifactError, ConfigError
+from kri_core.prior import Prior, PriorMeta
 from kri_core.registry import Registry
 from kri_core.stack import Member, Stack
 from kri_core.types import BlockScores, Cartridge, Query, Summary
@@ -34,17 +34,10 @@ def bake_summary(
     stack: Stack, scorer: Member, cartridge: Cartridge, probe: Probe | None
 ) -> Summary:
     """What a query-aware scorer keeps in the prior; empty from one that keeps nothing."""
-    import torch
-
     if not scorer.answers(SUMMARISE):
         return {}
     summary = stack.call(scorer, SUMMARISE, cartridge=cartridge, probe=probe)
-    if not isinstance(summary, dict) or not all(
-        isinstance(name, str) and isinstance(tensor, torch.Tensor)
-        for name, tensor in summary.items()
-    ):
-        raise PluginError(f"{scorer.plugin.row.label}: a summary is a dict of names to tensors")
-    return summary
+    return check_summary(scorer.plugin, summary, cartridge.layout)
 
 
 def needs_probe(scorer: Member) -> bool:
@@ -66,7 +59,7 @@ def scorer_of(
     prior.check_belongs(cartridge)
     if prior.meta is None:
         return named, ref
-    recorded = PluginRef(prior.meta.algorithm, prior.meta.params)
+    recorded = _recorded(prior.meta)
     if named is not None and evolve(named.ref, dist=None) != recorded:
         raise ArtifactError(
             f"the stack names scorer {named.ref}, the prior was baked by {recorded}; "
@@ -89,19 +82,17 @@ def request_scores(
     """Scores for one request; what is missing is said, never guessed."""
     if scorer is not None and scorer.answers(SCORE_QUERY):
         return _query_scores(stack, scorer, cartridge, query, prior, probe)
-    if prior is not None:
+    if prior is not None and not prior.only_summary:
         return prior.scores_for(budget, cartridge.layout.num_blocks)
+    if scorer is None and prior is not None:
+        raise ConfigError("the prior does not say which scorer made its summary; name the scorer")
     if scorer is None:
         raise ConfigError(
             f"{stack.config} has nothing to score blocks with; name a scorer, such as "
             f"{stack.config.split}(kri-d-kv-sum), or give a prior"
         )
-    if needs_probe(scorer) and probe is None:
-        raise ConfigError(
-            f"{scorer.ref} needs a model to score blocks; bake a prior first "
-            f"(kri-core bake --scorer {scorer.ref}) and give it with --prior"
-        )
-    scores = bake_scores(stack, scorer, cartridge, probe)
+    _refuse_unbaked(scorer)
+    scores = bake_scores(stack, scorer, cartridge, None)
     assert scores is not None  # noqa: S101 - a scorer has one of the two forms
     return scores
 
@@ -114,12 +105,30 @@ def _query_scores(
     prior: Prior | None,
     probe: Probe | None,
 ) -> BlockScores:
-    if prior is None or not prior.summary:
-        raise ConfigError(
-            f"{scorer.ref} scores questions against a baked summary; bake a prior with it "
-            f"(kri-core bake --scorer {scorer.ref}) and give it with --prior"
-        )
     if query is None:
         raise ConfigError(f"{scorer.ref} scores questions; give one with --query")
-    values = stack.call(scorer, SCORE_QUERY, summary=prior.summary, query=query, probe=probe)
+    if prior is None:
+        _refuse_unbaked(scorer)
+        summary = bake_summary(stack, scorer, cartridge, None)
+    elif prior.summary:
+        summary = prior.summary
+    else:
+        raise ArtifactError(f"the prior holds no summary for {scorer.ref}; bake one with it")
+    values = stack.call(scorer, SCORE_QUERY, summary=summary, query=query, probe=probe)
     return check_scores(scorer.plugin, values, cartridge.layout)
+
+
+def _refuse_unbaked(scorer: Member) -> None:
+    """A scorer that runs the model over the document is not asked within a request."""
+    if needs_probe(scorer):
+        raise ConfigError(
+            f"{scorer.ref} runs the model over the document; bake a prior first "
+            f"(kri-core bake --scorer {scorer.ref}) and give it with --prior"
+        )
+
+
+def _recorded(meta: PriorMeta) -> PluginRef:
+    try:
+        return PluginRef(meta.algorithm, meta.params)
+    except ConfigError as error:
+        raise ArtifactError(f"the prior's meta names no scorer: {error}; bake it again") from error

@@ -19,6 +19,13 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+def is_dense(tensor: Tensor) -> bool:
+    """Every value is there to be read: neither sparse nor on the meta device."""
+    import torch
+
+    return tensor.layout is torch.strided and not tensor.is_meta
+
+
 @frozen(eq=False)
 class BlockScores:
     """What a scorer says of each block; higher means keep."""
@@ -31,6 +38,8 @@ class BlockScores:
 
         if not isinstance(values, torch.Tensor):
             raise PluginError(f"BlockScores.values must be a tensor; got {type(values).__name__}")
+        if not is_dense(values):
+            raise PluginError("BlockScores.values must be a dense tensor; densify it")
         if values.ndim != 3:
             raise PluginError(
                 "BlockScores.values must be [layer, kv_head, block]; "

@@ -7,16 +7,11 @@ import sys
 import textwrap
 
 import pytest
+import torch
 
 from kri_core.hookspecs import GROUPS
-
-LAST_BLOCKS = """
-from kri_core import Split, hookimpl
-
-@hookimpl
-def kri_split_blocks(layout, budget):
-    return Split.pin(layout.num_blocks, anchor=0, recent=budget)
-"""
+from kri_core.identity import ModelIdentity
+from kri_core.types import Cartridge, Layout
 
 
 class Environment:
@@ -98,6 +93,37 @@ def environment(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def last_blocks():
-    """Source of a split that keeps the last blocks."""
-    return LAST_BLOCKS
+def make_cartridge():
+    """Two layers of three KV heads, one token a block, all zero: routing looks at sizes alone."""
+
+    def make(num_blocks, cart_id="doc"):
+        return Cartridge(
+            cart_id=cart_id,
+            layout=Layout(2, 3, head_dim=1, block_size=1, num_tokens=num_blocks),
+            model=ModelIdentity("tiny", architecture="tiny"),
+            token_ids=tuple(range(num_blocks)),
+            kv=torch.zeros(num_blocks, 2, 2, 3, 1, 1),
+            tail=torch.zeros(2, 2, 3, 0, 1),
+            trained=False,
+            sha256=f"sha of {cart_id}",
+            prefix_hash=f"hash of {cart_id}",
+            created_at="2025-01-01T00:00:00+00:00",
+        )
+
+    return make
+
+
+@pytest.fixture
+def plugin(environment):
+    """Install one plugin from the source of its hooks; the imports are given."""
+
+    def install(slot, name, source, dist=None):
+        module = f"{slot}_{name}".replace("-", "_")
+        header = "import torch\nfrom attrs import frozen\nfrom kri_core import *\n"
+        environment.install(
+            dist or f"of-{name}",
+            {slot: {name: module}},
+            {module: header + textwrap.dedent(source)},
+        )
+
+    return install
