@@ -1,0 +1,40 @@
+# Everything happens in .venv/; `make` alone lists the targets.
+PYTHON ?= python3
+# Exact and first on pip's command line: pip then takes the build this machine is set up for,
+# where a range would bring the newest one with all of CUDA.
+TORCH ?= torch==2.13.0
+
+BIN := .venv/bin
+INSTALLED := .venv/installed
+PLUGINS := $(wildcard plugins/*/pyproject.toml)
+
+.DEFAULT_GOAL := help
+.PHONY: help install model demo test check
+
+help: ## List the targets.
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+install: $(INSTALLED) ## Put kri-core, every plugin and the tools into .venv/.
+
+$(INSTALLED): pyproject.toml $(PLUGINS)
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet $(TORCH) -e '.[all,dev]' \
+		$(addprefix -e ./,$(dir $(PLUGINS)))
+	touch $@
+
+model: $(INSTALLED) ## Fetch the embedded model, once (540 MB in the user's cache).
+	$(BIN)/kri-core model get smollm2-135m
+
+demo: model ## Ask a shipped document one question, dense and routed; prints a table.
+	$(BIN)/kri-core demo
+
+# One thread: on tensors as small as the tests', more of them only wait for each other.
+test: export OMP_NUM_THREADS ?= 1
+test: model ## Run every test.
+	$(BIN)/pytest -q
+
+check: $(INSTALLED) ## Lint, formatting, types and the direction of imports.
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
