@@ -1,4 +1,4 @@
-"""The plugins of one stack in a fresh PluginManager: the only code that calls a hook."""
+"""The plugins of one stack, each in a fresh PluginManager: the only code that calls a hook."""
 
 from __future__ import annotations
 
@@ -20,13 +20,17 @@ class Member:
     plugin: Plugin
     params: object | None
     ref: PluginRef  # canonical: defaults left out
+    manager: pluggy.PluginManager  # of this plugin alone, so that no other can answer for it
 
     @classmethod
     def load(cls, registry: Registry, slot: str, ref: PluginRef, text: str | None = None) -> Member:
         """Find, import and check the plugin a reference means, and type its parameters."""
         plugin = load(registry.find(slot, ref, text))
         params = make_params(plugin.params_class, dict(ref.params), ref.name)
-        return cls(plugin, params, evolve(ref, params=changed_params(params)))
+        manager = pluggy.PluginManager(PROJECT)
+        manager.add_hookspecs(SLOTS[slot])
+        manager.register(plugin.hooks)
+        return cls(plugin, params, evolve(ref, params=changed_params(params)), manager)
 
     def takes(self, hook: str, argument: str) -> bool:
         """Whether the plugin's hook asks for an argument."""
@@ -39,14 +43,13 @@ class Member:
 
 @frozen(eq=False)
 class Stack:
-    """The members of a stack by slot; calls go through pluggy, one plugin at a time."""
+    """The members of a stack by slot."""
 
     config: RoutingConfig  # canonical
     split: Member
     scorer: Member | None
     selector: Member
     repairs: tuple[Member, ...]
-    manager: pluggy.PluginManager
 
     @classmethod
     def load(cls, config: RoutingConfig, registry: Registry) -> Stack:
@@ -63,18 +66,12 @@ class Stack:
             selector=selector.ref,
             repairs=tuple(repair.ref for repair in repairs),
         )
-        manager = pluggy.PluginManager(PROJECT)
-        for spec in SLOTS.values():
-            manager.add_hookspecs(spec)
-        for member in (split, scorer, selector, *repairs):
-            if member is not None and not manager.is_registered(member.plugin.hooks):
-                manager.register(member.plugin.hooks, name=member.plugin.row.label)
-        return cls(canonical, split, scorer, selector, repairs, manager)
+        return cls(canonical, split, scorer, selector, repairs)
 
-    def call(self, member: Member, hook: str, **arguments: object) -> object:
+    @staticmethod
+    def call(member: Member, hook: str, **arguments: object) -> object:
         """Ask one plugin; whatever it raises, other than a KriError, names it."""
-        others = [hooks for hooks in self.manager.get_plugins() if hooks is not member.plugin.hooks]
-        caller = self.manager.subset_hook_caller(hook, remove_plugins=others)
+        caller: pluggy.HookCaller = getattr(member.manager.hook, hook)
         try:
             return caller(**arguments, params=member.params)
         except KriError:
