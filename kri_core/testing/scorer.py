@@ -92,6 +92,19 @@ class ScorerContract(PluginContract):
         with contextlib.suppress(*REFUSALS):
             self._score_question(stack, cartridge, summary, None)
 
+    def test_a_question_does_not_change_the_summary(self) -> None:
+        """It is the prior's, and the next question's."""
+        stack = self.load()
+        if not self.member(stack).answers(SCORE_QUERY):
+            pytest.skip(f"{self.plugin} scores no questions")
+        cartridge, probe = _document("six blocks and a tail")
+        summary = bake_summary(stack, self.member(stack), cartridge, probe)
+        untouched = {name: tensor.clone() for name, tensor in summary.items()}
+        self._score_question(stack, cartridge, summary, probe)
+        assert summary.keys() == untouched.keys(), "it changed the summary's names"
+        for name, tensor in untouched.items():
+            assert summary[name].equal(tensor), f"it changed summary[{name!r}]; work on a copy"
+
     def _answers(self, cartridge: Cartridge, probe: FakeProbe) -> list[Tensor]:
         """Every score the plugin gives: offline, for a question, or both."""
         stack = self.load()

@@ -189,6 +189,7 @@ FINITE = "test_scores_are_finite_float32_for_every_block"
 SAME_SCORES = "test_the_same_inputs_give_the_same_scores_bit_for_bit"
 KEPT_CARTRIDGE = "test_the_cartridge_is_not_changed"
 UNIT = "test_features_in_a_summary_are_unit_vectors"
+KEPT_SUMMARY = "test_a_question_does_not_change_the_summary"
 MODELLESS = "test_a_question_without_a_model_is_scored_or_refused"
 EVERY_SCORE = {FINITE, SAME_SCORES, KEPT_CARTRIDGE}
 SCORERS = {
@@ -265,11 +266,20 @@ QUERY_SCORERS = {
         "return means.sum(2)",
         {UNIT},
     ),
-    "its summary is a tensor": ("means", "return summary.sum(2)", {*EVERY_SCORE, UNIT, MODELLESS}),
+    "it writes into the summary": (
+        SOUND_SUMMARY,
+        "scores = means.sum(2); means.zero_(); return scores",
+        {KEPT_SUMMARY},
+    ),
+    "its summary is a tensor": (
+        "means",
+        "return summary.sum(2)",
+        {*EVERY_SCORE, UNIT, MODELLESS, KEPT_SUMMARY},
+    ),
     "its scores have no block axis": (
         SOUND_SUMMARY,
         "return means.sum((2, 3))",
-        {*EVERY_SCORE, MODELLESS},
+        {*EVERY_SCORE, MODELLESS, KEPT_SUMMARY},
     ),
 }
 

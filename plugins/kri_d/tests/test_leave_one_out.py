@@ -74,7 +74,7 @@ def test_a_block_that_draws_the_attention_is_first(block):
     assert shifts.kl.argmax() == block
 
 
-def test_float32_ranks_as_float64(cartridge):
+def test_float32_ranks_as_float64():
     rankings = []
     for dtype in (torch.float32, torch.float64):
         model = FakeModel.random(dtype=dtype)
