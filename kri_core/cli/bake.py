@@ -1,0 +1,113 @@
+"""`kri-core bake`: score a cartridge's blocks once and keep the answer as a prior."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from kri_core.cli.options import FILE, cartridge_option, model_options
+from kri_core.cli.progress import progress
+from kri_core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from kri_core.config import PluginRef
+
+BATCH = 16  # 8–16 masks at once were fastest on a CPU (ALGORITHMS 1.2)
+
+
+@click.command()
+@cartridge_option
+@model_options(
+    "The model the cartridge was built with; default: the one it records.", dtype="float32"
+)
+@click.option("--scorer", "scorers", multiple=True, required=True, help="Once for each prior.")
+@click.option("--probes", type=FILE, help=r"Probe texts, one a line; \n in one is a newline.")
+@click.option(
+    "--out", type=FILE, required=True, help="A .pt or .safetensors file, or a folder for several."
+)
+@click.option(
+    "--batch",
+    type=click.IntRange(min=1),
+    default=BATCH,
+    show_default=True,
+    help="Blocks scored at once; bounds the memory.",
+)
+def bake(
+    cartridge_path: Path,
+    model_name: str | None,
+    revision: str | None,
+    dtype: str,
+    device: str,
+    scorers: tuple[str, ...],
+    probes: Path | None,
+    out: Path,
+    batch: int,
+) -> None:
+    """Bake a prior for each scorer; a killed bake goes on where it stopped.
+
+    In a folder the priors are named <cart_id>_<scorer>.pt. Leave-one-out scores drown in rounding
+    below float32, hence --dtype float32.
+    """
+    from kri_core.artifacts import read_cartridge, write_prior
+    from kri_core.bake import bake as bake_prior
+    from kri_core.bake import scorer_stack
+    from kri_core.cli.loading import load_model_of
+    from kri_core.grammar import parse_scorer
+    from kri_core.registry import Registry
+    from kri_core.scoring import needs_probe
+    from kri_core.substrate.hf import DiskJournal, HfProbe, journal_scope, probe_texts
+
+    registry = Registry.discover()
+    refs = [parse_scorer(text) for text in scorers]
+    members = [scorer_stack(ref, registry)[1] for ref in refs]
+    texts = _read_probes(probes)
+    cartridge = read_cartridge(cartridge_path)
+    paths = prior_paths(out, cartridge.cart_id, [member.ref for member in members])
+    work = paths[0].parent / f".{cartridge.cart_id}.bake"
+    with progress() as report:
+        probe = None
+        if any(needs_probe(member) for member in members):
+            model = load_model_of(cartridge, model_name, revision, dtype, device)
+            asked = probe_texts(model, texts)
+            journal = DiskJournal(work, journal_scope(model, cartridge, asked))
+            probe = HfProbe(model, cartridge, asked, batch, journal, report)
+        for ref, path in zip(refs, paths, strict=True):
+            write_prior(bake_prior(cartridge, ref, probe, registry), path)
+    shutil.rmtree(work, ignore_errors=True)
+    for path in paths:
+        click.echo(path)
+
+
+def prior_paths(out: Path, cart_id: str, scorers: list[PluginRef]) -> list[Path]:
+    """One path per scorer: the file itself, or readable names in a folder."""
+    from kri_core.artifacts import check_target
+
+    if out.suffix and not out.is_dir():
+        check_target(out)
+        if len(scorers) > 1:
+            raise ConfigError(f"--out {out} is one file for {len(scorers)} scorers; give a folder")
+        return [out]
+    out.mkdir(parents=True, exist_ok=True)
+    names = [re.sub(r"[^\w.-]+", "-", str(ref)).strip("-") for ref in scorers]
+    if len(set(names)) < len(names):
+        raise ConfigError(f"a scorer is given twice: {', '.join(names)}; give each once")
+    return [out / f"{cart_id}_{name}.pt" for name in names]
+
+
+def _read_probes(path: Path | None) -> tuple[str, ...]:
+    from kri_core.probe_texts import DEFAULT_PROBE_TEXTS
+
+    if path is None:
+        return DEFAULT_PROBE_TEXTS
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--probes {path} cannot be read: {error}; give a UTF-8 file") from error
+    texts = tuple(line.replace("\\n", "\n") for line in lines if line.strip())
+    if not texts:
+        raise ConfigError(f"--probes {path} holds no text; write one probe a line")
+    return texts

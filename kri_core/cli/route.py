@@ -1,0 +1,113 @@
+"""`kri-core route`: which blocks a request would see, and why; no model is run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from attrs import asdict
+
+from kri_core.cli.options import cartridge_option, json_flag, prior_option, stack_option
+from kri_core.cli.output import print_fields, print_json, print_table
+
+if TYPE_CHECKING:
+    from kri_core.explain import BlockReason
+    from kri_core.types import Cartridge, Manifest
+
+
+@click.command()
+@cartridge_option
+@prior_option
+@stack_option
+@click.option("--query", help="The question, for a scorer that asks for one.")
+@click.option("--explain", "explained", is_flag=True, help="Every kept block: why, and its text.")
+@click.option("--html", type=click.Path(path_type=Path), help="Also write a page to look at.")
+@json_flag
+def route(
+    cartridge_path: Path,
+    prior_path: Path | None,
+    stack_text: str,
+    query: str | None,
+    explained: bool,
+    html: Path | None,
+    as_json: bool,
+) -> None:
+    """Show which blocks a stack chooses."""
+    from kri_core.artifacts import read_cartridge, read_prior
+    from kri_core.cli.tokenizer import tokenizer_of
+    from kri_core.explain import explain
+    from kri_core.grammar import parse
+    from kri_core.routing import Router
+    from kri_core.types import Query
+
+    router = Router.from_config(parse(stack_text))
+    cartridge = read_cartridge(cartridge_path)
+    prior = read_prior(prior_path) if prior_path else None
+    asked = None
+    if query is not None:
+        encode = tokenizer_of(cartridge).encode
+        asked = Query(tuple(encode(query, add_special_tokens=False)))
+    manifest = router.route(cartridge, asked, prior)
+    decode = _decoder(cartridge) if explained or html else None
+    reasons = explain(manifest, cartridge, decode)
+    if html:
+        _write_page(html, manifest, reasons)
+    if as_json:
+        print_json(_record(manifest, reasons if explained else None))
+    else:
+        _print(manifest, reasons if explained else None)
+
+
+def _decoder(cartridge: Cartridge) -> Callable[[Sequence[int]], str] | None:
+    """Without the tokenizer the blocks are shown by number; that is said, not hidden."""
+    from kri_core.cli.tokenizer import tokenizer_of
+    from kri_core.errors import EngineError
+
+    try:
+        return tokenizer_of(cartridge).decode  # type: ignore[no-any-return]
+    except EngineError as error:
+        click.echo(f"no text is shown: {error}", err=True)
+        return None
+
+
+def _write_page(path: Path, manifest: Manifest, reasons: Sequence[BlockReason]) -> None:
+    from kri_core.artifacts.atomic import replacing
+    from kri_core.artifacts.opening import naming
+    from kri_core.cli.route_page import route_page
+
+    with naming(path), replacing(path) as file:
+        file.write(route_page(manifest, reasons).encode())
+
+
+def _record(manifest: Manifest, reasons: Sequence[BlockReason] | None) -> dict[str, object]:
+    record: dict[str, object] = {
+        "stack": manifest.stack,
+        "cart_id": manifest.cart_id,
+        "prefix_hash": manifest.prefix_hash,
+        "selected_blocks": list(manifest.kept),
+        "total_blocks": manifest.total_blocks,
+        "kept_fraction": manifest.kept_fraction,
+        "anchor": list(manifest.split.anchor),
+        "recent": list(manifest.split.recent),
+    }
+    if reasons is not None:
+        record["blocks"] = [asdict(reason) | {"why": reason.why} for reason in reasons]
+    return record
+
+
+def _print(manifest: Manifest, reasons: Sequence[BlockReason] | None) -> None:
+    print_fields(
+        {
+            "stack": manifest.stack,
+            "cartridge": manifest.cart_id,
+            "kept": f"{len(manifest.kept)} of {manifest.total_blocks} blocks "
+            f"({manifest.kept_fraction:.1%})",
+            "blocks": " ".join(map(str, manifest.kept)) or "none",
+        }
+    )
+    if reasons is not None:
+        rows = [(str(r.block), r.why, repr(r.text or "")) for r in reasons if r.kept]
+        click.echo()
+        print_table(("block", "why", "text"), rows)
