@@ -61,7 +61,8 @@ def _package(dist: Distribution, folder: str) -> Iterator[Package]:
         points = tuple(EntryPoint(folder.partition("-")[0], "", group) for group in groups)
         fault = "entry_points.txt"
     try:
-        fields = {key: dist.metadata[key] or "" for key in ("Name", "Version", "Summary")}
+        metadata = dist.metadata  # once: it is parsed anew at every access
+        fields = {key: metadata[key] or "" for key in ("Name", "Version", "Summary")}
         requires = tuple(dist.requires or ())
     except (TypeError, UnicodeDecodeError, OSError):  # no METADATA, or none that can be read
         fields, requires = {}, ()

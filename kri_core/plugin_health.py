@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from functools import cache
 from importlib.machinery import PathFinder
 from importlib.metadata import EntryPoint
 from importlib.util import find_spec
@@ -21,6 +22,7 @@ _ON_CORE = re.compile(r"kri[-_.]+core(?![-_.\w])", re.IGNORECASE)
 _ENTRY_POINT = re.compile(r"(?P<module>\w+(\.\w+)*)\s*(:\s*\w+(\.\w+)*\s*)?(\[.*\]\s*)?")
 
 
+@cache
 def nearest_slot(group: str) -> str:
     """The slot of an entry-point group, or of the one its author most likely meant."""
     groups = {name: slot for slot, name in GROUPS.items()}
