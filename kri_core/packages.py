@@ -62,7 +62,7 @@ def _package(dist: Distribution, folder: str) -> Iterator[Package]:
         fault = "entry_points.txt"
     try:
         metadata = dist.metadata  # once: it is parsed anew at every access
-        fields = {key: metadata[key] or "" for key in ("Name", "Version", "Summary")}
+        fields = {key: metadata[key] for key in ("Name", "Version", "Summary") if key in metadata}
         requires = tuple(dist.requires or ())
     except (TypeError, UnicodeDecodeError, OSError):  # no METADATA, or none that can be read
         fields, requires = {}, ()
