@@ -9,6 +9,7 @@ from attrs import frozen
 
 from kri_core.errors import ArtifactError
 from kri_core.identity import ModelIdentity
+from kri_core.paging import prefetch
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -125,6 +126,11 @@ class Cartridge:
         return self._side(1, blocks)
 
     def _side(self, side: int, blocks: Sequence[int] | None) -> Tensor:
-        """One index per block, so only the asked-for pages of a mapped file are read."""
+        """One index per block, so only the asked-for pages of a mapped file are read.
+
+        A block's keys and values lie together: both are fetched, whichever is asked for first.
+        """
+        if blocks is not None:
+            prefetch(self.kv[block] for block in blocks)
         kv = self.kv[:, :, side] if blocks is None else self.kv[list(blocks), :, side]
         return kv.permute(1, 2, 0, 3, 4).flatten(2, 3)  # [layer, kv_head, token, head_dim]

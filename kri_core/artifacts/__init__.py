@@ -8,6 +8,7 @@ from kri_core.artifacts.cartridge_file import (
     verify_cartridge,
     write_cartridge,
 )
+from kri_core.artifacts.contents import check_target
 from kri_core.artifacts.convert import convert_cartridge, convert_prior
 from kri_core.artifacts.foreign import read_foreign_cartridge
 from kri_core.artifacts.header import CartridgeHeader
@@ -19,6 +20,7 @@ __all__ = [
     "CartridgeHeader",
     "block_major",
     "check_model",
+    "check_target",
     "convert_cartridge",
     "convert_prior",
     "read_cartridge",

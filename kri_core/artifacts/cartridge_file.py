@@ -15,6 +15,7 @@ from kri_core.artifacts.opening import naming
 from kri_core.artifacts.sealing import address, check_finite, payload_sha256
 from kri_core.artifacts.tensors import dtype_name, plain
 from kri_core.errors import ArtifactError
+from kri_core.paging import prefetch
 from kri_core.types import Cartridge
 
 FIELDS = {"header", "token_ids", "kv", "tail"}
@@ -80,6 +81,7 @@ def _assemble(cart_id: str, header: CartridgeHeader, fields: Mapping[str, object
         found = dtype_name(tensors[name])
         if found != wanted:
             raise ArtifactError(f"{name} is {found}, its header says {wanted}; build it again")
+    prefetch((tensors["token_ids"], tensors["tail"]))  # of the KV, only the tail is always read
     return Cartridge(
         cart_id=cart_id,
         layout=header.layout,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from kri_core.artifacts import safetensors_file, torch_file
 from kri_core.artifacts.atomic import replacing
-from kri_core.artifacts.opening import opened
+from kri_core.artifacts.opening import naming, opened
 from kri_core.errors import ArtifactError
 
 if TYPE_CHECKING:
@@ -21,6 +21,14 @@ def is_safetensors(path: Path) -> bool:
     if suffix not in (".safetensors", ".pt"):
         raise ArtifactError(f"has suffix {suffix!r}; name it .safetensors or .pt")
     return suffix == ".safetensors"
+
+
+def check_target(path: Path) -> None:
+    """Refuse a file name that cannot be written to before the work, not after it."""
+    with naming(path):
+        is_safetensors(path)
+        if not path.parent.is_dir():
+            raise ArtifactError(f"cannot be written: there is no folder {path.parent}; make it")
 
 
 def read_fields(path: Path) -> Mapping[str, object]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from kri_core.artifacts.cartridge_file import read_cartridge, verify_cartridge, write_cartridge
-from kri_core.artifacts.contents import is_safetensors
+from kri_core.artifacts.contents import check_target
 from kri_core.artifacts.foreign import load_foreign, read_foreign_cartridge
 from kri_core.artifacts.opening import naming
 from kri_core.artifacts.prior_file import read_prior, write_prior
@@ -28,8 +28,7 @@ def convert_cartridge(
     A foreign one needs block_size and model, which it does not record; kri-core's own takes none
     of the three, as it carries them.
     """
-    with naming(target):
-        is_safetensors(target)  # refuse a bad name before the work, not after it
+    check_target(target)
     if is_native(source):
         if (block_size, model, token_ids) != (None, None, None):
             raise ConfigError(

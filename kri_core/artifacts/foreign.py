@@ -60,8 +60,27 @@ def read_foreign_cartridge(
 
 def _trainable_parts(held: Mapping[object, object]) -> Parts:
     """Frozen tokens come first, as TrainableCache itself puts them."""
-    frozen = [name for name in ("frozen", "fixed") if f"{name}_keys" in held][:1]
-    wanted = {f"{part}_{side}" for part in (*frozen, "trainable") for side in ("keys", "values")}
+    frozen = next((name for name in ("frozen", "fixed") if f"{name}_keys" in held), None)
+    names = ["trainable"] if frozen is None else [frozen, "trainable"]
+    _check_keys(held, {f"{name}_{side}" for name in names for side in ("keys", "values")})
+    parts = {
+        name: (_per_layer(f"{name}_keys", held), _per_layer(f"{name}_values", held))
+        for name in names
+    }
+    if frozen is not None and not any(parts[frozen]):  # there may be none
+        del parts[frozen]
+    num_layers = max(len(parts["trainable"][0]), 1)
+    for name, sides in parts.items():
+        for side, layers in zip(("keys", "values"), sides, strict=True):
+            if len(layers) != num_layers:
+                raise ArtifactError(
+                    f"{name}_{side} has {len(layers)} layers, wanted {num_layers} as in the other "
+                    "parts; it is damaged: save it again"
+                )
+    return list(parts.values())
+
+
+def _check_keys(held: Mapping[object, object], wanted: set[str]) -> None:
     found = set(map(str, held))
     for names, fault in ((wanted - found, "lacks"), (found - wanted, "has unknown key")):
         if names:
@@ -69,19 +88,13 @@ def _trainable_parts(held: Mapping[object, object]) -> Parts:
                 f"{fault} {', '.join(sorted(names))}; a TrainableCache has trainable_keys and "
                 f"_values, and frozen_ or fixed_keys and _values; wanted that, or {LISTS}"
             )
-    sides = {name: _per_layer(name, held[name]) for name in wanted}
-    num_layers = len(sides["trainable_keys"])
-    for name, layers in sides.items():
-        if len(layers) not in ({num_layers} if "trainable" in name else {0, num_layers}):
-            raise ArtifactError(f"{name} has {len(layers)} layers, trainable_keys {num_layers}")
-    parts = [(sides[f"{part}_keys"], sides[f"{part}_values"]) for part in (*frozen, "trainable")]
-    return [part for part in parts if any(part)]
 
 
-def _per_layer(name: str, value: object) -> Sequence[object]:
+def _per_layer(name: str, held: Mapping[object, object]) -> Sequence[object]:
     from torch.nn import ParameterList
 
-    if value is None:  # nothing is frozen
+    value = held[name]
+    if value is None:
         return ()
     if not isinstance(value, (list, tuple, ParameterList)):
         raise ArtifactError(f"{name} is a {type(value).__name__}, wanted one tensor per layer")

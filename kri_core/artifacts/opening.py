@@ -40,6 +40,8 @@ def opened(path: Path) -> Iterator[BinaryIO]:
         ) from error
     with open(descriptor, "rb") as file:  # noqa: PTH123 - a descriptor, not a path
         _check_kind(os.fstat(descriptor))
+        if hasattr(os, "posix_fadvise"):  # no reading ahead: few want what follows a header
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
         yield file
 
 

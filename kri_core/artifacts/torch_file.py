@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pickle
 import zipfile
@@ -12,8 +13,9 @@ from typing import Any, BinaryIO
 from kri_core.artifacts.opening import identity, opened
 from kri_core.errors import ArtifactError
 
-MAX_TRIES = 20  # a file replaced this often in a row while it was being opened is given up
+DESCRIPTORS = Path("/dev/fd")  # where Linux and macOS name a process's open files
 END_RECORD = (b"PK\5\6", 22)  # zip's last record: its mark and, without a comment, its length
+SMALL = 64 * 1024  # bytes of a record, such as the pickle, that is not worth mapping
 _CONVERT_SAFELY = (
     "to convert it, torch.load(weights_only=False) it where nothing can be lost (a container "
     "without network) and torch.save its plain tensors, lists and dicts"
@@ -23,29 +25,18 @@ _CONVERT_SAFELY = (
 def load(path: Path, allowed: Iterable[type] = ()) -> object:
     """What the file holds, its tensors mapped: no byte of them is read until it is looked at.
 
-    torch opens the file twice by name, once for the pickle and once for the tensors. A file that
-    was replaced in between is opened again, so that both are of one file.
+    torch opens the file twice by name, for the pickle and for the tensors; it is given a name of
+    the open descriptor, so that a file replaced in between does not mix with the one before.
     """
-    for _ in range(MAX_TRIES):
-        with opened(path) as file:  # held open, so that no other file gets this one's inode
-            before = identity(os.fstat(file.fileno()))
-            try:
-                _check_archive(file)
-                value = _load(path, list(allowed))
-            except ArtifactError:
-                if _is_still(path, before):
-                    raise
-            else:
-                if _is_still(path, before):
-                    return value
-    raise ArtifactError(f"was replaced {MAX_TRIES} times while being opened; try again later")
-
-
-def _is_still(path: Path, before: tuple[int, ...]) -> bool:
-    try:
-        return identity(path.stat()) == before
-    except OSError:
-        return False
+    with opened(path) as file:
+        _check_archive(file)
+        before = identity(os.fstat(file.fileno()))
+        same = DESCRIPTORS / str(file.fileno())
+        name = same if same.exists() else path
+        value = _load(name, list(allowed))
+        if name.exists() and identity(name.stat()) == before:
+            return value
+    raise ArtifactError("was replaced while being opened; try again")
 
 
 def _check_archive(file: BinaryIO) -> None:
@@ -66,6 +57,18 @@ def _check_archive(file: BinaryIO) -> None:
         raise ArtifactError(f"is a damaged zip archive ({error}); copy it again") from error
     if any(record.compress_type != zipfile.ZIP_STORED for record in records):
         raise ArtifactError("has compressed records, which cannot be mapped; torch.save it again")
+    _read_what_torch_reads(file, records)
+
+
+def _read_what_torch_reads(file: BinaryIO, records: Iterable[zipfile.ZipInfo]) -> None:
+    """Bring pickle and record headers into memory, so that torch's own reads of them fetch nothing.
+
+    Those would set off the kernel's reading ahead, which this descriptor has switched off.
+    """
+    for record in records:
+        file.seek(record.header_offset)
+        wanted = record.file_size if record.file_size < SMALL else 0
+        file.read(wanted + io.DEFAULT_BUFFER_SIZE)  # torch's reads run on to the end of a buffer
 
 
 def _load(path: Path, allowed: list[Any]) -> object:
