@@ -18,9 +18,10 @@ from kri_core.cli.model import model
 from kri_core.cli.plugins import list_plugins
 from kri_core.cli.prior import prior
 from kri_core.cli.route import route
-from kri_core.errors import KriError
+from kri_core.errors import EngineError, KriError
 
 INTERRUPTED = 130
+HF_EXTRA = ("torch", "transformers", "safetensors", "numpy")  # what the base install leaves out
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -53,6 +54,12 @@ def _run() -> int:
     except KriError as error:
         click.echo(f"error: {error}", err=True)
         return error.exit_code
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in HF_EXTRA:
+            raise
+        click.echo(f"error: this needs {package}; run pip install 'kri-core[hf]'", err=True)
+        return EngineError.exit_code
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)
         return INTERRUPTED

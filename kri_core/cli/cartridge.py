@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -77,7 +78,7 @@ def build(
 def _read_text(path: Path) -> str:
     try:
         piped = str(path) == "-"
-        data = click.get_binary_stream("stdin").read() if piped else path.read_bytes()
+        data = sys.stdin.buffer.read() if piped else path.read_bytes()
         text = data.decode()
     except OSError as error:
         raise ConfigError(f"--text {path} cannot be read: {error.strerror}") from error
