@@ -1,1 +1,1 @@
-"""TODO"""
+"""Where cartridges meet an engine: `hf` is transformers, `vllm` is vLLM."""

@@ -1,1 +1,35 @@
-"""TODO"""
+"""transformers as a substrate: build, probe and answer; the numerical reference of the project."""
+
+from __future__ import annotations
+
+from kri_core.substrate.hf.agreement import divergence
+from kri_core.substrate.hf.build import build_cartridge, build_from_tokens
+from kri_core.substrate.hf.chat import document_ids, question_ids
+from kri_core.substrate.hf.generate import Answer, answer, load_cache, stop_ids
+from kri_core.substrate.hf.identity import tokenizer_digest
+from kri_core.substrate.hf.journal import DiskJournal, Journal, MemoryJournal, journal_scope
+from kri_core.substrate.hf.load import load_model, load_tokenizer
+from kri_core.substrate.hf.model import HfModel
+from kri_core.substrate.hf.probe import HfProbe, probe_texts
+
+__all__ = [
+    "Answer",
+    "DiskJournal",
+    "HfModel",
+    "HfProbe",
+    "Journal",
+    "MemoryJournal",
+    "answer",
+    "build_cartridge",
+    "build_from_tokens",
+    "divergence",
+    "document_ids",
+    "journal_scope",
+    "load_cache",
+    "load_model",
+    "load_tokenizer",
+    "probe_texts",
+    "question_ids",
+    "stop_ids",
+    "tokenizer_digest",
+]

@@ -1,0 +1,121 @@
+"""A routed answer by transformers' own attention: the numerical reference of the project.
+
+Unselected blocks are physically absent: the cache holds the selected ones and the tail, nothing
+else. Positions go on from the document's last token, whatever was selected.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
+
+import torch
+from attrs import frozen
+from torch import Tensor
+from transformers import DynamicCache
+
+from kri_core.errors import ConfigError
+from kri_core.substrate.hf.build import layers_of
+from kri_core.substrate.hf.model import HfModel
+from kri_core.types import Cartridge
+
+
+@frozen(eq=False)
+class Answer:
+    """What the model said, and what it cost."""
+
+    token_ids: tuple[int, ...]  # the stop token included, if one was reached
+    logprobs: tuple[float, ...]  # of the chosen tokens
+    question_logprobs: Tensor  # float32 [question token, vocab]: of each one's next token
+    kv_bytes: int  # of the document's KV that was held
+    load_seconds: float  # copying the selected blocks
+    prefill_seconds: float  # the question
+    decode_seconds: float
+
+
+def answer(
+    model: HfModel,
+    cartridge: Cartridge,
+    blocks: Sequence[int],
+    question: Sequence[int],
+    max_new_tokens: int = 64,
+    stop: Collection[int] | None = None,
+) -> Answer:
+    """Greedy answer to a question's token ids over the given blocks and the tail.
+
+    `stop` are the token ids that end an answer; None: the model's own.
+    """
+    model.check(cartridge)
+    if not question:
+        raise ConfigError("the question has no tokens; ask something")
+    first = cartridge.layout.num_tokens
+    model.positions(first, len(question) + max(max_new_tokens - 1, 0))  # refuse before the work
+    start = _now(model)
+    cache = load_cache(model, cartridge, blocks)
+    kv_bytes = sum(side.nbytes for layer in layers_of(cache) for side in layer)
+    loaded = _now(model)
+    positions = model.positions(first, len(question))
+    logits = model.run(model.tokens(question), positions, cache=cache, keep=len(question))
+    prefilled = _now(model)
+    stop = stop_ids(model) if stop is None else stop
+    chosen = list(_decode(model, cache, logits[0, -1], first + len(question), max_new_tokens, stop))
+    return Answer(
+        token_ids=tuple(token for token, _ in chosen),
+        logprobs=tuple(logprob for _, logprob in chosen),
+        question_logprobs=logits[0].float().log_softmax(-1).cpu(),
+        kv_bytes=kv_bytes,
+        load_seconds=loaded - start,
+        prefill_seconds=prefilled - loaded,
+        decode_seconds=_now(model) - prefilled,
+    )
+
+
+def load_cache(model: HfModel, cartridge: Cartridge, blocks: Sequence[int]) -> Any:  # noqa: ANN401
+    """A DynamicCache of the given blocks, in the document's order, and the tail."""
+    total = cartridge.layout.num_blocks
+    if len(set(blocks)) != len(blocks) or not set(blocks) <= set(range(total)):
+        raise ConfigError(
+            f"blocks must be distinct numbers below {total}, the cartridge's count; "
+            f"got {list(blocks)}"
+        )
+    kept = sorted(blocks)
+    cache = DynamicCache()
+    for layer, sides in enumerate(zip(cartridge.keys(kept), cartridge.values(kept), strict=True)):
+        whole = (
+            torch.cat([side, cartridge.tail[layer, which]], 1) for which, side in enumerate(sides)
+        )
+        key, value = (side[None].to(model.device, model.dtype) for side in whole)
+        cache.update(key, value, layer)
+    return cache
+
+
+def stop_ids(model: HfModel) -> frozenset[int]:
+    """The token ids that end an answer, as the model's own generation config has them."""
+    ids = model.model.generation_config.eos_token_id
+    return frozenset([] if ids is None else [ids] if isinstance(ids, int) else ids)
+
+
+def _decode(
+    model: HfModel,
+    cache: Any,  # noqa: ANN401
+    logits: Tensor,
+    position: int,
+    limit: int,
+    stop: Collection[int],
+) -> Iterator[tuple[int, float]]:
+    """Greedy tokens with their log-probabilities, from the logits of the first one."""
+    for step in range(limit):
+        token = int(logits.argmax())
+        yield token, float(logits.float().log_softmax(-1)[token])
+        if token in stop or step == limit - 1:
+            return
+        positions = model.positions(position + step, 1)
+        logits = model.run(model.tokens([token]), positions, cache=cache, keep=1)[0, -1]
+
+
+def _now(model: HfModel) -> float:
+    """Seconds, once the device has done what it was given."""
+    if model.device.type == "cuda":
+        torch.cuda.synchronize(model.device)
+    return time.perf_counter()

@@ -1,0 +1,101 @@
+"""Who a loaded model is, in words that do not depend on the transformers release or the dtype."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from kri_core.identity import ModelIdentity, canonical_json, digest
+from kri_core.substrate.hf.exactness import Anatomy
+
+SAMPLES = 1024  # elements looked at in each parameter
+
+
+def identify(
+    model: Any,  # noqa: ANN401 - transformers is untyped
+    tokenizer: Any,  # noqa: ANN401
+    anatomy: Anatomy,
+    model_id: str,
+    revision: str | None,
+) -> ModelIdentity:
+    """The identity of a model and, if there is one, its tokenizer."""
+    config = model.config.get_text_config(decoder=True)
+    architecture = {
+        "class": type(model).__name__,
+        "layers": len(anatomy.layers),
+        "q_heads": anatomy.num_q_heads,
+        "kv_heads": anatomy.num_kv_heads,
+        "head_dim": anatomy.head_dim,
+        "hidden_size": config.hidden_size,
+        "vocab_size": config.vocab_size,
+    }
+    return ModelIdentity(
+        model_id=model_id,
+        revision=revision,
+        architecture=canonical_json(architecture),
+        rope=rope_of(config),
+        weights=weights_digest(model),
+        tokenizer=None if tokenizer is None else tokenizer_digest(tokenizer),
+    )
+
+
+def rope_of(config: Any) -> str:  # noqa: ANN401
+    """Every RoPE parameter as canonical JSON.
+
+    transformers 5 keeps them in `rope_parameters`, 4 in `rope_theta`, `rope_scaling` and
+    `partial_rotary_factor`. Both give the same text: numbers as floats, what only repeats a default
+    left out, and the original length filled in where a scaling reads it.
+    """
+    known = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
+    rope = {name: value for name, value in known.items() if value is not None and name != "type"}
+    rope.setdefault("rope_type", known.get("type", "default"))
+    for name in ("rope_theta", "partial_rotary_factor"):
+        if getattr(config, name, None) is not None:
+            rope.setdefault(name, getattr(config, name))
+    if rope["rope_type"] in ("llama3", "yarn"):
+        rope.setdefault("original_max_position_embeddings", config.max_position_embeddings)
+    if rope.get("partial_rotary_factor") == 1:
+        del rope["partial_rotary_factor"]
+    return canonical_json(
+        {
+            name: float(value) if isinstance(value, int) and not isinstance(value, bool) else value
+            for name, value in rope.items()
+        }
+    )
+
+
+def weights_digest(model: nn.Module) -> str:
+    """sha256 over the sign bits of evenly strided elements of every parameter, by name.
+
+    Signs survive a cast to bfloat16 or float16, so one model has one digest in every dtype, while
+    another training run flips some of the several hundred thousand signs. Of parameters that are
+    stored as integers (quantised weights) the values themselves are taken. Tied parameters count
+    once, so it does not matter whether a checkpoint also stores the copy.
+    """
+    content = hashlib.sha256()
+    for name, parameter in sorted(model.named_parameters()):
+        content.update(f"{name} {list(parameter.shape)}\n".encode())
+        content.update(_sample(parameter.detach()).cpu().numpy().tobytes())
+    return content.hexdigest()
+
+
+def _sample(parameter: Tensor) -> Tensor:
+    flat = parameter.flatten()
+    count = min(SAMPLES, flat.numel())
+    index = torch.arange(count, device=flat.device) * flat.numel() // max(count, 1)
+    picked = flat[index]
+    return picked.signbit() if picked.is_floating_point() else picked
+
+
+def tokenizer_digest(tokenizer: Any) -> str:  # noqa: ANN401
+    """Digest of the vocabulary and the special tokens; the chat template is left out.
+
+    A template shapes the text that is tokenised, not what the ids mean, and it is edited after
+    release more often than anything else.
+    """
+    special = {name: str(token) for name, token in tokenizer.special_tokens_map.items()}
+    added = {id_: str(token) for id_, token in tokenizer.added_tokens_decoder.items()}
+    return digest(tokenizer.get_vocab(), added, special)

@@ -1,0 +1,176 @@
+"""`kri_core.probe.Probe` over a transformers model. What it returns is on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property, partial
+from typing import get_args
+
+import torch
+from attrs import Factory, frozen
+from torch import Tensor
+
+from kri_core.errors import ConfigError, PluginError
+from kri_core.probe import PrefillChunk, ProbeText, Reading, Readout, Removal
+from kri_core.substrate.hf.attention import PrefixAttention
+from kri_core.substrate.hf.build import layers_of, prefill
+from kri_core.substrate.hf.chat import encode
+from kri_core.substrate.hf.forward import run_rows, stacked
+from kri_core.substrate.hf.interface import attending
+from kri_core.substrate.hf.journal import Journal, MemoryJournal
+from kri_core.substrate.hf.model import HfModel
+from kri_core.substrate.hf.prefix import Prefix
+from kri_core.types import Cartridge
+
+PREFILL_TOKENS = 256  # document tokens observed at once, in whole blocks
+Progress = Callable[[str, int, int], object]  # (name of the work, units done, units in all)
+
+
+def probe_texts(model: HfModel, texts: Sequence[str]) -> tuple[ProbeText, ...]:
+    """Texts as the tokens that follow a document: no special token is added."""
+    return tuple(ProbeText(text, encode(model, text)) for text in texts)
+
+
+@frozen(eq=False)
+class HfProbe:
+    """A model, the cartridge it made and the probe texts of this bake."""
+
+    model: HfModel
+    cartridge: Cartridge
+    texts: tuple[ProbeText, ...]
+    batch: int  # rows that `each` has run at once, at most
+    journal: Journal = Factory(MemoryJournal)
+    progress: Progress | None = None
+
+    def __attrs_post_init__(self) -> None:
+        self.model.check(self.cartridge)
+
+    def forward(
+        self,
+        token_ids: Sequence[int],
+        *,
+        read: Sequence[Reading],
+        visible: Tensor | None = None,
+        removal: Removal = "mask",
+        last: int | None = None,
+    ) -> Readout:
+        """As the protocol says."""
+        shown = self._checked(token_ids, read, visible, removal)
+        keep = min(last or len(token_ids), len(token_ids))
+        run = partial(run_rows, token_ids=token_ids, first=self._end, read=read, keep=keep)
+        if removal == "mask":
+            return run(self.model, *self._narrowed(shown))
+        kept = [row.nonzero().flatten().tolist() for row in shown]
+        every = (torch.ones(1, len(blocks), dtype=torch.bool) for blocks in kept)
+        return stacked(
+            [
+                run(self.model, self._prefilled(blocks), all_visible)
+                for blocks, all_visible in zip(kept, every, strict=True)
+            ]
+        )
+
+    def each(
+        self, name: str, units: Sequence[int], run: Callable[[Sequence[int]], Tensor]
+    ) -> Tensor:
+        """As the protocol says; the progress callback is told of every finished batch."""
+        known = {unit: row for unit in units if (row := self.journal.get(name, unit)) is not None}
+        missing = [unit for unit in dict.fromkeys(units) if unit not in known]
+        total = len(known) + len(missing)
+        for start in range(0, len(missing), self.batch):
+            some = missing[start : start + self.batch]
+            rows = run(some)
+            if len(rows) != len(some):
+                raise PluginError(
+                    f"the function given to probe.each for {name!r} must return one row per unit; "
+                    f"got {len(rows)} for {len(some)}"
+                )
+            self.journal.put(name, some, rows)
+            known.update(zip(some, rows, strict=True))
+            if self.progress is not None:
+                self.progress(name, len(known), total)
+        return torch.stack([known[unit] for unit in units])
+
+    def prefill(self, observe: Callable[[PrefillChunk], None]) -> None:
+        """As the protocol says; before a chunk come the cartridge's K and V, then its own."""
+        token_ids = self._document()
+        size = self.cartridge.layout.block_size
+        step = max(1, PREFILL_TOKENS // size) * size
+        for first in range(0, len(token_ids), step):
+            chunk = token_ids[first : first + step]
+            attend = PrefixAttention(
+                self._prefix.before(first), observe=partial(_show, observe, first), with_mass=True
+            )
+            positions = self.model.positions(first, len(chunk))
+            with attending(self.model.model, attend):
+                self.model.run(self.model.tokens(chunk), positions, keep=0)
+
+    @property
+    def _end(self) -> int:
+        """The position after the document."""
+        return self.cartridge.layout.num_tokens
+
+    @cached_property
+    def _prefix(self) -> Prefix:
+        return Prefix.of(self.cartridge, self.model.dtype, self.model.device)
+
+    def _narrowed(self, visible: Tensor) -> tuple[Prefix, Tensor]:
+        """Only the blocks that some row sees, where they are few: less to read and to compute."""
+        seen = visible.any(0).nonzero().flatten().tolist()
+        if 2 * len(seen) > visible.shape[1]:
+            return self._prefix, visible
+        few = Prefix.of(self.cartridge, self.model.dtype, self.model.device, seen)
+        return few, visible[:, seen]
+
+    def _prefilled(self, blocks: Sequence[int]) -> Prefix:
+        """The document run again without the other blocks' tokens, at the original positions."""
+        token_ids, layout = self._document(), self.cartridge.layout
+        kept = [*layout.tokens_of(blocks), *layout.tail]
+        if not kept:
+            return Prefix.of(self.cartridge, self.model.dtype, self.model.device, ())
+        positions = torch.tensor([kept], device=self.model.device)
+        cache = prefill(self.model, self.model.tokens([token_ids[t] for t in kept]), positions)
+        keys, values = zip(*layers_of(cache), strict=True)
+        return Prefix(keys, values, tuple(blocks), layout.num_blocks, layout.block_size)
+
+    def _document(self) -> tuple[int, ...]:
+        """The document's token ids, if running them gives the cartridge's KV."""
+        if self.cartridge.trained or not self.cartridge.token_ids:
+            what = "is trained" if self.cartridge.trained else "does not know its tokens"
+            raise ConfigError(
+                f"cartridge {self.cartridge.cart_id!r} {what}, so its document cannot be run; use "
+                "a scorer that only reads probe texts, with removal=mask"
+            )
+        return self.cartridge.token_ids
+
+    def _checked(
+        self,
+        token_ids: Sequence[int],
+        read: Sequence[Reading],
+        visible: Tensor | None,
+        removal: Removal,
+    ) -> Tensor:
+        """Refuse what a scorer cannot mean; give the visible blocks of every row."""
+        total = self.cartridge.layout.num_blocks
+        if not token_ids:
+            raise PluginError("probe.forward needs at least one token")
+        if unknown := set(read) - set(get_args(Reading)):
+            raise PluginError(
+                f"probe.forward cannot read {', '.join(sorted(unknown))}; "
+                f"it reads {', '.join(get_args(Reading))}"
+            )
+        if removal not in get_args(Removal):
+            raise PluginError(f"removal {removal!r} is not known; give mask or reprefill")
+        if visible is None:
+            return torch.ones(1, total, dtype=torch.bool)
+        if visible.dtype != torch.bool or visible.ndim != 2 or visible.shape[1] != total:
+            raise PluginError(
+                f"visible must be bool [row, block] of {total} blocks; "
+                f"got {visible.dtype} {list(visible.shape)}"
+            )
+        return visible
+
+
+def _show(
+    observe: Callable[[PrefillChunk], None], first: int, layer: int, queries: Tensor, mass: Tensor
+) -> None:
+    observe(PrefillChunk(layer, first, queries[0].cpu(), mass[0].cpu()))
