@@ -8,10 +8,15 @@ import textwrap
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 
 from kri_core.hookspecs import GROUPS
 from kri_core.identity import ModelIdentity
 from kri_core.types import Cartridge, Layout
+
+# A busy machine is no counterexample.
+settings.register_profile("core", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("core")
 
 
 class Environment:
