@@ -126,11 +126,15 @@ class Cartridge:
         return self._side(1, blocks)
 
     def _side(self, side: int, blocks: Sequence[int] | None) -> Tensor:
-        """One index per block, so only the asked-for pages of a mapped file are read.
+        """One copy, block by block, so only the asked-for pages of a mapped file are read.
 
         A block's keys and values lie together: both are fetched, whichever is asked for first.
         """
-        if blocks is not None:
-            prefetch(self.kv[block] for block in blocks)
-        kv = self.kv[:, :, side] if blocks is None else self.kv[list(blocks), :, side]
-        return kv.permute(1, 2, 0, 3, 4).flatten(2, 3)  # [layer, kv_head, token, head_dim]
+        if blocks is None:
+            return self.kv[:, :, side].permute(1, 2, 0, 3, 4).flatten(2, 3)
+        import torch
+
+        chosen = [self.kv[block] for block in blocks]  # each [layer, 2, kv_head, token, head_dim]
+        prefetch(chosen)
+        none = self.tail[:, side, :, :0]  # cat needs one part at least
+        return torch.cat([none, *(block[:, side] for block in chosen)], 2)

@@ -98,7 +98,10 @@ def _per_layer(name: str, held: Mapping[object, object]) -> Sequence[object]:
         return ()
     if not isinstance(value, (list, tuple, ParameterList)):
         raise ArtifactError(f"{name} is a {type(value).__name__}, wanted one tensor per layer")
-    return tuple(value)
+    try:
+        return tuple(value)
+    except (AttributeError, TypeError) as error:
+        raise ArtifactError(f"{name} is a damaged ParameterList; save it again") from error
 
 
 def _listed_parts(held: object) -> Parts:

@@ -84,7 +84,7 @@ class CartridgeHeader:
             held = ", ".join(sorted(map(str, fields))[:6]) or "nothing"
             raise ArtifactError(
                 f"is not a kri-core cartridge: wanted a header, it holds {held}; "
-                "import one of another tool with kri-core cartridge convert"
+                "kri-core cartridge convert imports other tools' .pt files"
             )
         try:
             data = json.loads(text)

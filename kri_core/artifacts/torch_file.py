@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import pickle
+import re
 import zipfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -53,11 +54,11 @@ def _check_archive(file: BinaryIO) -> None:
         raise ArtifactError("is cut short or has trailing bytes; write or copy it again")
     try:
         records = zipfile.ZipFile(file).infolist()
-    except (zipfile.BadZipFile, ValueError) as error:
-        raise ArtifactError(f"is a damaged zip archive ({error}); copy it again") from error
+        _read_what_torch_reads(file, records)
+    except Exception as error:  # zipfile raises half a dozen kinds on damaged archives
+        raise ArtifactError(f"is a damaged zip archive ({_line(error)}); copy it again") from error
     if any(record.compress_type != zipfile.ZIP_STORED for record in records):
         raise ArtifactError("has compressed records, which cannot be mapped; torch.save it again")
-    _read_what_torch_reads(file, records)
 
 
 def _read_what_torch_reads(file: BinaryIO, records: Iterable[zipfile.ZipInfo]) -> None:
@@ -77,15 +78,20 @@ def _load(path: Path, allowed: list[Any]) -> object:
     with torch.serialization.safe_globals(allowed):
         try:
             return torch.load(path, map_location="cpu", mmap=True, weights_only=True)
-        except pickle.UnpicklingError as error:
-            unsafe = torch.serialization.get_unsafe_globals_in_checkpoint(path)
-            asked = f" (it asks for {', '.join(sorted(unsafe))})" if unsafe else ""
-            raise ArtifactError(
-                f"holds a pickle that could run code{asked}; it was not run, and {_CONVERT_SAFELY}"
-            ) from error
         except Exception as error:  # a damaged or hostile pickle can raise anything
-            reason = (str(error) or type(error).__name__).splitlines()[0]
-            raise ArtifactError(f"cannot be loaded ({reason}); write or copy it again") from error
+            asked = re.search(r"GLOBAL (\S+)", str(error))
+            if asked and isinstance(error, pickle.UnpicklingError):
+                raise ArtifactError(
+                    f"holds a pickle that could run code (it asks for {asked[1]}); it was not run, "
+                    f"and {_CONVERT_SAFELY}"
+                ) from error
+            raise ArtifactError(
+                f"cannot be loaded ({_line(error)}); write or copy it again"
+            ) from error
+
+
+def _line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def save(value: Mapping[str, object], file: BinaryIO) -> None:

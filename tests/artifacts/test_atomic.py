@@ -92,7 +92,7 @@ def test_a_name_that_cannot_be_written_is_refused_before_the_work(tmp_path):
     check_target(tmp_path / "a.pt")
     with pytest.raises(ArtifactError, match=r"a\.bin: has suffix '\.bin'; name it"):
         check_target(tmp_path / "a.bin")
-    with pytest.raises(ArtifactError, match="there is no folder .*nowhere; make it"):
+    with pytest.raises(ArtifactError, match=r"there is no folder .*nowhere; make it"):
         check_target(tmp_path / "nowhere" / "a.pt")
 
 

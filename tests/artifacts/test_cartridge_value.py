@@ -21,6 +21,16 @@ def test_blocks_and_tail_hold_each_token_where_it_belongs(make_cartridge):
     assert torch.equal(cartridge.tail, draw[:, :, :, 8:])
 
 
+def test_blocks_come_in_the_order_asked_for_and_none_is_fine(make_cartridge):
+    cartridge = make_cartridge(num_tokens=12, block_size=4)
+
+    expected = torch.cat([cartridge.keys()[:, :, 8:], cartridge.keys()[:, :, :4]], 2)
+    assert torch.equal(cartridge.keys([2, 0]), expected)
+    assert cartridge.values([]).shape == (2, 2, 0, 8)
+    with pytest.raises(IndexError):
+        cartridge.keys([3])
+
+
 def test_shorter_than_one_block_is_all_tail(make_cartridge):
     cartridge = make_cartridge(num_tokens=3, block_size=4)
 

@@ -256,5 +256,5 @@ def test_a_bad_target_name_is_refused_before_the_work(tmp_path):
 def test_reading_a_foreign_one_as_ours_says_how_to_import_it(tmp_path):
     torch.save(trainable_cache(), tmp_path / "doc.pt")
 
-    with pytest.raises(ArtifactError, match="import one of another tool with kri-core cartridge"):
+    with pytest.raises(ArtifactError, match=r"cartridge convert imports other tools' \.pt files"):
         read_cartridge(tmp_path / "doc.pt")

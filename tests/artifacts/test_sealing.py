@@ -87,6 +87,12 @@ def test_kv_that_is_not_finite_is_refused(make_cartridge, model, part, value):
         seal("doc", 4, model, cartridge.token_ids, cartridge.kv, cartridge.tail)
 
 
+def test_finite_kv_whose_sum_overflows_is_accepted(model):
+    kv = torch.full((1, 1, 2, 1, 4, 2), 3e38)
+
+    assert seal("doc", 4, model, (), kv, torch.zeros(1, 2, 1, 0, 2)).kv.max() == kv.max()
+
+
 @pytest.mark.parametrize(
     ("kv", "tail", "line"),
     [
