@@ -54,8 +54,8 @@ def _opening(model: HfModel) -> tuple[int, ...]:
 
 def _leading(tokenizer: Any) -> tuple[int, ...]:  # noqa: ANN401 - transformers is untyped
     """The special tokens that the tokenizer puts before a text."""
-    text = tokenizer("a", add_special_tokens=False).input_ids
-    return tuple(ids[: ids.index(text[0])]) if (ids := tokenizer("a").input_ids) else ()
+    text, whole = tokenizer("a", add_special_tokens=False).input_ids, tokenizer("a").input_ids
+    return tuple(whole[: whole.index(text[0])])
 
 
 def _render(model: HfModel, words: str) -> str:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 
 import torch
-from attrs import fields
+from attrs import Factory, fields, frozen
 from torch import Tensor, nn
 
 from kri_core.probe import Reading, Readout
@@ -15,6 +14,21 @@ from kri_core.substrate.hf.attention import PrefixAttention
 from kri_core.substrate.hf.interface import attending
 from kri_core.substrate.hf.model import HfModel
 from kri_core.substrate.hf.prefix import Prefix
+
+
+@frozen(eq=False)
+class _Seen:
+    """What one forward shows on its way, layer by layer."""
+
+    queries: list[Tensor] = Factory(list)  # [row, q_head, token, head_dim], post-RoPE
+    masses: list[Tensor] = Factory(list)  # [row, q_head, token, block]
+    streams: list[Tensor] = Factory(list)  # [row, token, dim]
+
+    def observe(self, _layer: int, query: Tensor, mass: Tensor | None) -> None:
+        """Keep what an attention layer shows."""
+        self.queries.append(query)
+        if mass is not None:
+            self.masses.append(mass)
 
 
 def run_rows(
@@ -30,45 +44,52 @@ def run_rows(
 
     visible: bool [row, one per block the prefix holds]. Readings are float32, on the CPU.
     """
-    queries: list[Tensor] = []  # per layer [row, q_head, token, head_dim]
-    masses: list[Tensor] = []  # per layer [row, q_head, token, block]
-
-    def observe(_layer: int, query: Tensor, mass: Tensor | None) -> None:
-        queries.append(query[:, :, -keep:])
-        if mass is not None:
-            masses.append(mass[:, :, -keep:])
-
-    asked = {"queries", "pre_rope_queries", "block_mass"} & set(read)
+    seen = _Seen()
+    observed = {"queries", "pre_rope_queries", "block_mass"} & set(read)
     attend = PrefixAttention(
-        prefix, visible.to(model.device), observe if asked else None, "block_mass" in read
+        prefix,
+        visible.to(model.device),
+        observe=seen.observe if observed else None,
+        with_mass="block_mass" in read,
     )
     positions = model.positions(first, len(token_ids))
     rows = model.tokens(token_ids).expand(len(visible), -1)
-    with attending(model.model, attend), _streams(model, "hidden" in read) as streams:
+    hooked = model.anatomy.layers if "hidden" in read else ()
+    with attending(model.model, attend), _streams(hooked, seen.streams):
         logits = model.run(rows, positions, keep=keep if "logits" in read else 0)
-    plain = partial(model.anatomy.rotary.off, positions=positions[:, -keep:], dtype=model.dtype)
+    return _readout(model, positions[:, -keep:], seen, logits, read)
+
+
+def _readout(
+    model: HfModel, positions: Tensor, seen: _Seen, logits: Tensor, read: Sequence[Reading]
+) -> Readout:
+    """What was asked for of the tokens at these positions, the last ones."""
+    last = slice(-positions.shape[1], None)
+
+    def pre_rope() -> Tensor:
+        off = model.anatomy.rotary.off
+        return torch.stack([off(q[:, :, last], positions, model.dtype) for q in seen.queries], 1)
+
     given: dict[Reading, Callable[[], Tensor]] = {
-        "hidden": lambda: torch.stack([stream[:, -keep:].float() for stream in streams], 1),
+        "hidden": lambda: torch.stack([stream[:, last].float() for stream in seen.streams], 1),
         "logits": logits.float,
-        "queries": lambda: torch.stack(queries, 1),
-        "pre_rope_queries": lambda: torch.stack([plain(query) for query in queries], 1),
-        "block_mass": lambda: torch.stack(masses, 1),
+        "queries": lambda: torch.stack([query[:, :, last] for query in seen.queries], 1),
+        "pre_rope_queries": pre_rope,
+        "block_mass": lambda: torch.stack([mass[:, :, last] for mass in seen.masses], 1),
     }
     return Readout(**{name: given[name]().cpu() for name in read})
 
 
 @contextmanager
-def _streams(model: HfModel, wanted: bool) -> Iterator[list[Tensor]]:
-    """The residual stream [row, token, dim] after each decoder layer, before the final norm."""
-    streams: list[Tensor] = []
+def _streams(layers: Sequence[nn.Module], streams: list[Tensor]) -> Iterator[None]:
+    """Collect the residual stream after each decoder layer, which is before the final norm."""
 
     def keep(_module: nn.Module, _inputs: object, output: Tensor | tuple[Tensor, ...]) -> None:
         streams.append(output[0] if isinstance(output, tuple) else output)
 
-    layers = model.anatomy.layers if wanted else ()
     handles = [layer.register_forward_hook(keep) for layer in layers]
     try:
-        yield streams
+        yield
     finally:
         for handle in handles:
             handle.remove()

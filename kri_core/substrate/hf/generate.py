@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterator, Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from transformers import DynamicCache
 from kri_core.errors import ConfigError
 from kri_core.substrate.hf.build import layers_of
 from kri_core.substrate.hf.model import HfModel
+from kri_core.substrate.hf.prefix import Prefix
 from kri_core.types import Cartridge
 
 
@@ -46,29 +48,34 @@ def answer(
 
     `stop` are the token ids that end an answer; None: the model's own.
     """
+    first = _check(model, cartridge, question, max_new_tokens)
+    clock = [_now(model)]
+    cache = load_cache(model, cartridge, blocks)
+    kv_bytes = sum(side.nbytes for layer in layers_of(cache) for side in layer)
+    clock.append(_now(model))
+    asked = model.tokens(question), model.positions(first, len(question))
+    logits = model.run(*asked, cache=cache, keep=len(question))[0]
+    clock.append(_now(model))
+    chosen = list(_decode(model, cache, logits[-1], first + len(question), max_new_tokens, stop))
+    clock.append(_now(model))
+    seconds = [later - earlier for earlier, later in pairwise(clock)]
+    return Answer(
+        tuple(token for token, _ in chosen),
+        tuple(logprob for _, logprob in chosen),
+        logits.float().log_softmax(-1).cpu(),
+        kv_bytes,
+        *seconds,
+    )
+
+
+def _check(model: HfModel, cartridge: Cartridge, question: Sequence[int], limit: int) -> int:
+    """Refuse, before the work, what cannot be answered; give the question's first position."""
     model.check(cartridge)
     if not question:
         raise ConfigError("the question has no tokens; ask something")
     first = cartridge.layout.num_tokens
-    model.positions(first, len(question) + max(max_new_tokens - 1, 0))  # refuse before the work
-    start = _now(model)
-    cache = load_cache(model, cartridge, blocks)
-    kv_bytes = sum(side.nbytes for layer in layers_of(cache) for side in layer)
-    loaded = _now(model)
-    positions = model.positions(first, len(question))
-    logits = model.run(model.tokens(question), positions, cache=cache, keep=len(question))
-    prefilled = _now(model)
-    stop = stop_ids(model) if stop is None else stop
-    chosen = list(_decode(model, cache, logits[0, -1], first + len(question), max_new_tokens, stop))
-    return Answer(
-        token_ids=tuple(token for token, _ in chosen),
-        logprobs=tuple(logprob for _, logprob in chosen),
-        question_logprobs=logits[0].float().log_softmax(-1).cpu(),
-        kv_bytes=kv_bytes,
-        load_seconds=loaded - start,
-        prefill_seconds=prefilled - loaded,
-        decode_seconds=_now(model) - prefilled,
-    )
+    model.positions(first, len(question) + max(limit - 1, 0))  # the last token is not read
+    return first
 
 
 def load_cache(model: HfModel, cartridge: Cartridge, blocks: Sequence[int]) -> Any:  # noqa: ANN401
@@ -79,14 +86,10 @@ def load_cache(model: HfModel, cartridge: Cartridge, blocks: Sequence[int]) -> A
             f"blocks must be distinct numbers below {total}, the cartridge's count; "
             f"got {list(blocks)}"
         )
-    kept = sorted(blocks)
+    prefix = Prefix.of(cartridge, model.dtype, model.device, sorted(blocks))
     cache = DynamicCache()
-    for layer, sides in enumerate(zip(cartridge.keys(kept), cartridge.values(kept), strict=True)):
-        whole = (
-            torch.cat([side, cartridge.tail[layer, which]], 1) for which, side in enumerate(sides)
-        )
-        key, value = (side[None].to(model.device, model.dtype) for side in whole)
-        cache.update(key, value, layer)
+    for layer, (key, value) in enumerate(zip(prefix.keys, prefix.values, strict=True)):
+        cache.update(key[None], value[None], layer)
     return cache
 
 
@@ -102,13 +105,14 @@ def _decode(
     logits: Tensor,
     position: int,
     limit: int,
-    stop: Collection[int],
+    stop: Collection[int] | None,
 ) -> Iterator[tuple[int, float]]:
     """Greedy tokens with their log-probabilities, from the logits of the first one."""
+    ends = stop_ids(model) if stop is None else stop
     for step in range(limit):
         token = int(logits.argmax())
         yield token, float(logits.float().log_softmax(-1)[token])
-        if token in stop or step == limit - 1:
+        if token in ends or step == limit - 1:
             return
         positions = model.positions(position + step, 1)
         logits = model.run(model.tokens([token]), positions, cache=cache, keep=1)[0, -1]

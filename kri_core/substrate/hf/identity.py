@@ -12,6 +12,7 @@ from kri_core.identity import ModelIdentity, canonical_json, digest
 from kri_core.substrate.hf.exactness import Anatomy
 
 SAMPLES = 1024  # elements looked at in each parameter
+SPECIAL = ("bos_token", "eos_token", "unk_token")
 
 
 def identify(
@@ -91,11 +92,12 @@ def _sample(parameter: Tensor) -> Tensor:
 
 
 def tokenizer_digest(tokenizer: Any) -> str:  # noqa: ANN401
-    """Digest of the vocabulary and the special tokens; the chat template is left out.
+    """Digest of the vocabulary, the added tokens, and which of them start and end a text.
 
-    A template shapes the text that is tokenised, not what the ids mean, and it is edited after
-    release more often than anything else.
+    The chat template is left out: it shapes the text that is tokenised, not what the ids mean, and
+    it is edited after release more often than anything else. So is the padding token, which users
+    set as they need it.
     """
-    special = {name: str(token) for name, token in tokenizer.special_tokens_map.items()}
+    special = {name: str(tokenizer.special_tokens_map.get(name)) for name in SPECIAL}
     added = {id_: str(token) for id_, token in tokenizer.added_tokens_decoder.items()}
     return digest(tokenizer.get_vocab(), added, special)

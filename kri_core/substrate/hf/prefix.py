@@ -31,18 +31,18 @@ class Prefix:
     ) -> Prefix:
         """A cartridge's blocks (default: all) in the model's dtype: converted, not reread bits."""
         layout = cartridge.layout
-        held = tuple(range(layout.num_blocks)) if blocks is None else tuple(blocks)
 
-        def side(layer: int, which: int) -> Tensor:
-            every = cartridge.kv[:, layer, which]  # [block, kv_head, token, head_dim]
-            some = every if blocks is None else every[list(held)]
-            whole = torch.cat([some.transpose(0, 1).flatten(1, 2), cartridge.tail[layer, which]], 1)
-            return whole.to(device, dtype)
+        def side(document: Tensor, tail: Tensor) -> tuple[Tensor, ...]:
+            layers = zip(document, tail, strict=True)  # each [kv_head, token, head_dim]
+            return tuple(torch.cat(layer, 1).to(device, dtype) for layer in layers)
 
-        keys, values = (
-            tuple(side(layer, which) for layer in range(layout.num_layers)) for which in (0, 1)
+        return cls(
+            side(cartridge.keys(blocks), cartridge.tail[:, 0]),
+            side(cartridge.values(blocks), cartridge.tail[:, 1]),
+            tuple(range(layout.num_blocks) if blocks is None else blocks),
+            layout.num_blocks,
+            layout.block_size,
         )
-        return cls(keys, values, held, layout.num_blocks, layout.block_size)
 
     def before(self, token: int) -> Prefix:
         """The document's first tokens, without a copy; `blocks` still names all of them."""

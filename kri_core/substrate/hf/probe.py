@@ -55,7 +55,7 @@ class HfProbe:
         last: int | None = None,
     ) -> Readout:
         """As the protocol says."""
-        shown = self._checked(token_ids, read, visible, removal)
+        shown = self._checked(token_ids, read, visible, removal, last)
         keep = min(last or len(token_ids), len(token_ids))
         run = partial(run_rows, token_ids=token_ids, first=self._end, read=read, keep=keep)
         if removal == "mask":
@@ -148,11 +148,14 @@ class HfProbe:
         read: Sequence[Reading],
         visible: Tensor | None,
         removal: Removal,
+        last: int | None,
     ) -> Tensor:
         """Refuse what a scorer cannot mean; give the visible blocks of every row."""
         total = self.cartridge.layout.num_blocks
         if not token_ids:
             raise PluginError("probe.forward needs at least one token")
+        if last is not None and last < 1:
+            raise PluginError(f"last must be at least 1 token; got {last}")
         if unknown := set(read) - set(get_args(Reading)):
             raise PluginError(
                 f"probe.forward cannot read {', '.join(sorted(unknown))}; "

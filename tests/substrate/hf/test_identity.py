@@ -106,10 +106,17 @@ def test_another_tokenizer_is_named(tiny_llama):
     assert tiny_llama.identity.mismatch(other.identity) == "tokenizer"
 
 
-def test_a_chat_template_does_not_name_a_tokenizer():
-    plain, chatty = tiny_tokenizer(), tiny_tokenizer()
-    chatty.chat_template = "{{ messages[0].content }}"
-    assert tokenizer_digest(plain) == tokenizer_digest(chatty)
+def test_chat_template_and_padding_do_not_name_a_tokenizer():
+    plain, other = tiny_tokenizer(), tiny_tokenizer()
+    other.chat_template = "{{ messages[0].content }}"
+    other.pad_token = "</s>"
+    assert tokenizer_digest(plain) == tokenizer_digest(other)
+
+
+def test_another_first_token_names_a_tokenizer():
+    plain, other = tiny_tokenizer(), tiny_tokenizer()
+    other.bos_token = "<|user|>"
+    assert tokenizer_digest(plain) != tokenizer_digest(other)
 
 
 def test_tied_weights_count_once():

@@ -162,6 +162,7 @@ def test_every_reading_is_float32_on_the_cpu_from_a_bfloat16_model():
             {"read": ["hidden", "gradients"]},
             r"probe\.forward cannot read gradients; it reads hidden, logits, queries",
         ),
+        ({"last": 0}, r"last must be at least 1 token; got 0"),
         ({"removal": "zero"}, r"removal 'zero' is not known; give mask or reprefill"),
         (
             {"visible": torch.ones(2, 5, dtype=torch.bool)},
