@@ -60,18 +60,23 @@ def _package(dist: Distribution, folder: str) -> Iterator[Package]:
         groups = [group for group in GROUPS.values() if f"[{group}]" in text]
         points = tuple(EntryPoint(folder.partition("-")[0], "", group) for group in groups)
         fault = "entry_points.txt"
-    try:
-        metadata = dist.metadata  # once: it is parsed anew at every access
-        fields = {key: metadata[key] for key in ("Name", "Version", "Summary") if key in metadata}
-        requires = tuple(dist.requires or ())
-    except (TypeError, UnicodeDecodeError, OSError):  # no METADATA, or none that can be read
-        fields, requires = {}, ()
+    fields, requires = _metadata(dist)
     name = fields.get("Name")
     yield Package(
         name=canonical_distribution(name) if name else folder,
-        version=fields.get("Version") or "?",
-        summary=fields.get("Summary") or "",
+        version=fields.get("Version", "?"),
+        summary=fields.get("Summary", ""),
         requires=requires,
         points=points,
         fault=fault or ("" if name else "METADATA"),
     )
+
+
+def _metadata(dist: Distribution) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Its fields and requirements; none where METADATA is missing or cannot be read."""
+    try:
+        metadata = dist.metadata  # once: it is parsed anew at every access
+        fields = {key: metadata[key] for key in ("Name", "Version", "Summary") if key in metadata}
+        return fields, tuple(dist.requires or ())
+    except (TypeError, UnicodeDecodeError, OSError):
+        return {}, ()

@@ -50,18 +50,12 @@ class Router:
         scorer, recorded = scorer_of(self.stack, self.registry, cartridge, prior)
         split = self._split(cartridge)
         scores = None
-        if split.mid_budget == len(split.mid):
-            kept = tuple(range(cartridge.layout.num_blocks))
-        elif split.mid_budget == 0:
-            kept = tuple(sorted((*split.anchor, *split.recent)))
-        else:
-            if self.stack.selector.takes(SELECT, "scores"):
-                scores = request_scores(
-                    self.stack, scorer, cartridge, split.budget, query, prior, probe
-                )
-            kept = self._select(cartridge, split, scores, prior)
+        if 0 < split.mid_budget < len(split.mid) and self.stack.selector.takes(SELECT, "scores"):
+            scores = request_scores(
+                self.stack, scorer, cartridge, split.budget, query, prior, probe
+            )
         return Manifest(
-            kept=kept,
+            kept=self._select(cartridge, split, scores, prior),
             total_blocks=cartridge.layout.num_blocks,
             split=split,
             stack=str(evolve(self.stack.config, scorer=recorded)),
@@ -90,6 +84,10 @@ class Router:
     def _select(
         self, cartridge: Cartridge, split: Split, scores: BlockScores | None, prior: Prior | None
     ) -> tuple[int, ...]:
+        if split.mid_budget == len(split.mid):
+            return tuple(range(cartridge.layout.num_blocks))
+        if split.mid_budget == 0:
+            return tuple(sorted((*split.anchor, *split.recent)))
         member = self.stack.selector
         answer = self.stack.call(
             member,
