@@ -72,12 +72,11 @@ def examine(model: Any) -> Anatomy:  # noqa: ANN401
     embedding = rotary_embedding(model)
     if embedding is None:
         raise refuse(name, "it has no rotary position embedding (RoPE)")
-    calls = _calls(model)
+    calls = _calls(model, name)
     if not calls:
         raise refuse(name, "its attention does not go through transformers' AttentionInterface")
     rotary = Rotary(embedding, calls[0].module)
     for call in calls:
-        _check_call(name, call)
         _check_rope(name, call, rotary)
     if len({(call.query.shape, call.key.shape) for call in calls}) > 1:
         raise refuse(name, "its layers differ in their numbers of heads")
@@ -88,11 +87,12 @@ def examine(model: Any) -> Anatomy:  # noqa: ANN401
     return Anatomy(calls[0].query.shape[1], num_kv_heads, head_dim, layers, rotary)
 
 
-def _calls(model: Any) -> list[AttentionCall]:  # noqa: ANN401
+def _calls(model: Any, name: str) -> list[AttentionCall]:  # noqa: ANN401
     """What every attention layer is asked for one token, alone at each position."""
     calls: list[AttentionCall] = []
 
     def attend(call: AttentionCall) -> Tensor:
+        _check_call(name, call)
         calls.append(call)
         groups = call.query.shape[1] // call.key.shape[1]
         return call.value.repeat_interleave(groups, 1)  # a lone token attends to itself

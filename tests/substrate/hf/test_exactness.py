@@ -110,6 +110,21 @@ def test_a_model_whose_layers_do_not_all_attend_is_refused():
         HfModel.from_parts(model)
 
 
+def test_keys_and_values_of_different_shapes_are_refused():
+    """What latent attention shows where the config does not tell."""
+    model = tiny_transformers("Llama")
+    model.model.layers[1].self_attn.v_proj = torch.nn.Linear(32, 32)
+    with pytest.raises(EngineError, match=r"its keys and values differ in shape \(MLA\)"):
+        HfModel.from_parts(model)
+
+
+def test_layers_with_different_heads_are_refused():
+    model, other = tiny_transformers("Llama"), tiny_transformers("Llama", num_key_value_heads=4)
+    model.model.layers[1].self_attn = other.model.layers[1].self_attn
+    with pytest.raises(EngineError, match="its layers differ in their numbers of heads"):
+        HfModel.from_parts(model)
+
+
 def test_a_window_that_is_switched_off_does_not_count():
     check_config(transformers.Qwen2Config(use_sliding_window=False, sliding_window=4096))
     check_config(transformers.MistralConfig(sliding_window=None))
