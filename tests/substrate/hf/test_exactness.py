@@ -121,6 +121,7 @@ def test_keys_and_values_of_different_shapes_are_refused():
 def test_layers_with_different_heads_are_refused():
     model, other = tiny_transformers("Llama"), tiny_transformers("Llama", num_key_value_heads=4)
     model.model.layers[1].self_attn = other.model.layers[1].self_attn
+    other.model.layers[1].self_attn.config = model.config  # where the attention is looked up
     with pytest.raises(EngineError, match="its layers differ in their numbers of heads"):
         HfModel.from_parts(model)
 
