@@ -6,27 +6,18 @@ import logging
 import time
 from datetime import UTC, datetime
 
-from kri_core.config import PluginRef, RoutingConfig
 from kri_core.errors import ConfigError, PluginError
 from kri_core.identity import digest
 from kri_core.prior import Prior, PriorMeta
 from kri_core.probe import Probe
-from kri_core.registry import Registry
 from kri_core.scoring import bake_scores, bake_summary, needs_probe
-from kri_core.stack import Member, Stack
+from kri_core.stack import Member
 from kri_core.types import BlockScores, Cartridge
 
 logger = logging.getLogger(__name__)
 
 
-def scorer_stack(scorer: PluginRef, registry: Registry) -> tuple[Stack, Member]:
-    """A stack with nothing but a scorer to ask; an unknown one is refused before the work."""
-    stack = Stack.load(RoutingConfig(PluginRef("whole"), scorer=scorer), registry)
-    assert stack.scorer is not None  # noqa: S101 - just named
-    return stack, stack.scorer
-
-
-def bake(cartridge: Cartridge, scorer: PluginRef, probe: Probe | None, registry: Registry) -> Prior:
+def bake(cartridge: Cartridge, scorer: Member, probe: Probe | None) -> Prior:
     """One scorer's prior for one cartridge.
 
     A probe is only needed by a scorer whose hook takes one. Several scorers given the same probe
@@ -37,32 +28,31 @@ def bake(cartridge: Cartridge, scorer: PluginRef, probe: Probe | None, registry:
             f"cartridge {cartridge.cart_id!r} has {cartridge.layout.num_tokens} tokens, less than "
             f"one block of {cartridge.layout.block_size}: there is nothing to score"
         )
-    stack, member = scorer_stack(scorer, registry)
-    if needs_probe(member) and probe is None:
-        raise ConfigError(f"{member.ref} runs the model to score blocks; give one with --model")
+    if needs_probe(scorer) and probe is None:
+        raise ConfigError(f"{scorer.ref} runs the model to score blocks; give one with --model")
     start = time.perf_counter()
-    scores = bake_scores(stack, member, cartridge, probe)
-    summary = bake_summary(stack, member, cartridge, probe)
+    scores = bake_scores(scorer, cartridge, probe)
+    summary = bake_summary(scorer, cartridge, probe)
     if scores is not None and not scores.values.any():
         raise PluginError(
-            f"{member.plugin.row.label} scored every block 0, so nothing ranks them; no prior is "
+            f"{scorer.plugin.row.label} scored every block 0, so nothing ranks them; no prior is "
             "written. Check that the model gives what the scorer reads"
         )
     logger.info(
-        "baked %s with %s in %.1f s", cartridge.cart_id, member.ref, time.perf_counter() - start
+        "baked %s with %s in %.1f s", cartridge.cart_id, scorer.ref, time.perf_counter() - start
     )
-    return Prior(scores=scores, summary=summary, meta=_meta(cartridge, member, scores, probe))
+    return Prior(scores=scores, summary=summary, meta=_meta(cartridge, scorer, scores, probe))
 
 
 def _meta(
-    cartridge: Cartridge, member: Member, scores: BlockScores | None, probe: Probe | None
+    cartridge: Cartridge, scorer: Member, scores: BlockScores | None, probe: Probe | None
 ) -> PriorMeta:
     layout, model = cartridge.layout, cartridge.model
-    asked = needs_probe(member) and probe is not None
+    asked = needs_probe(scorer) and probe is not None
     return PriorMeta(
-        algorithm=member.ref.name,
-        algorithm_version=member.plugin.row.version,
-        params=dict(member.ref.params),
+        algorithm=scorer.ref.name,
+        algorithm_version=scorer.plugin.row.version,
+        params=dict(scorer.ref.params),
         model_id=model.model_id,
         model_revision=model.revision,
         model_fingerprint=model.fingerprint,

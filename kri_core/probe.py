@@ -42,7 +42,7 @@ class PrefillChunk:
     layer: int
     first_token: int
     queries: Tensor  # [q_head, token, head_dim], post-RoPE
-    block_mass: Tensor  # float32 [q_head, token, block]; row sums fall short of 1 by the tail's mass
+    block_mass: Tensor  # float32 [q_head, token, block]; the rest of 1 is on the tail
 
 
 class Probe(Protocol):

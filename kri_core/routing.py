@@ -49,8 +49,9 @@ class Router:
         """
         scorer, recorded = scorer_of(self.stack, self.registry, cartridge, prior)
         split = self._split(cartridge)
+        by_score = split.mid_budget > 0 and self.stack.selector.takes(SELECT, "scores")
         scores = None
-        if 0 < split.mid_budget < len(split.mid) and self.stack.selector.takes(SELECT, "scores"):
+        if by_score and split.mid_budget < len(split.mid):
             scores = request_scores(
                 self.stack, scorer, cartridge, split.budget, query, prior, probe
             )
@@ -58,7 +59,9 @@ class Router:
             kept=self._select(cartridge, split, scores, prior),
             total_blocks=cartridge.layout.num_blocks,
             split=split,
-            stack=str(evolve(self.stack.config, scorer=recorded)),
+            stack=str(
+                evolve(self.stack.config, scorer=recorded) if by_score else self.stack.config
+            ),
             cart_id=cartridge.cart_id,
             prefix_hash=cartridge.prefix_hash,
             scores=None if scores is None else tuple(scores.pooled().tolist()),
@@ -70,7 +73,7 @@ class Router:
         return tuple(
             check_repair(
                 repair.plugin,
-                self.stack.call(repair, REPAIR, manifest=manifest, deviation=deviation),
+                repair.call(REPAIR, manifest=manifest, deviation=deviation),
                 tokens,
             )
             for repair in self.stack.repairs
@@ -78,7 +81,7 @@ class Router:
 
     def _split(self, cartridge: Cartridge) -> Split:
         member, budget = self.stack.split, self.stack.config.budget
-        answer = self.stack.call(member, SPLIT, layout=cartridge.layout, budget=budget)
+        answer = member.call(SPLIT, layout=cartridge.layout, budget=budget)
         return check_split(member.plugin, answer, cartridge.layout, budget)
 
     def _select(
@@ -89,8 +92,7 @@ class Router:
         if split.mid_budget == 0:
             return tuple(sorted((*split.anchor, *split.recent)))
         member = self.stack.selector
-        answer = self.stack.call(
-            member,
+        answer = member.call(
             SELECT,
             scores=scores,
             split=split,

@@ -20,23 +20,19 @@ if TYPE_CHECKING:
 SCORE, SUMMARISE, SCORE_QUERY = "kri_score_blocks", "kri_summarise_blocks", "kri_score_query"
 
 
-def bake_scores(
-    stack: Stack, scorer: Member, cartridge: Cartridge, probe: Probe | None
-) -> BlockScores | None:
+def bake_scores(scorer: Member, cartridge: Cartridge, probe: Probe | None) -> BlockScores | None:
     """Offline scores; None from a scorer that only scores questions."""
     if not scorer.answers(SCORE):
         return None
-    values = stack.call(scorer, SCORE, cartridge=cartridge, probe=probe)
+    values = scorer.call(SCORE, cartridge=cartridge, probe=probe)
     return check_scores(scorer.plugin, values, cartridge.layout)
 
 
-def bake_summary(
-    stack: Stack, scorer: Member, cartridge: Cartridge, probe: Probe | None
-) -> Summary:
+def bake_summary(scorer: Member, cartridge: Cartridge, probe: Probe | None) -> Summary:
     """What a query-aware scorer keeps in the prior; empty from one that keeps nothing."""
     if not scorer.answers(SUMMARISE):
         return {}
-    summary = stack.call(scorer, SUMMARISE, cartridge=cartridge, probe=probe)
+    summary = scorer.call(SUMMARISE, cartridge=cartridge, probe=probe)
     return check_summary(scorer.plugin, summary, cartridge.layout)
 
 
@@ -81,7 +77,7 @@ def request_scores(
 ) -> BlockScores:
     """Scores for one request; what is missing is said, never guessed."""
     if scorer is not None and scorer.answers(SCORE_QUERY):
-        return _query_scores(stack, scorer, cartridge, query, prior, probe)
+        return _query_scores(scorer, cartridge, query, prior, probe)
     if prior is not None and not prior.only_summary:
         return prior.scores_for(budget, cartridge.layout.num_blocks)
     if scorer is None and prior is not None:
@@ -92,13 +88,12 @@ def request_scores(
             f"{stack.config.split}(kri-d-kv-sum), or give a prior"
         )
     _refuse_unbaked(scorer)
-    scores = bake_scores(stack, scorer, cartridge, None)
+    scores = bake_scores(scorer, cartridge, None)
     assert scores is not None  # noqa: S101 - a scorer has one of the two forms
     return scores
 
 
 def _query_scores(
-    stack: Stack,
     scorer: Member,
     cartridge: Cartridge,
     query: Query | None,
@@ -109,12 +104,12 @@ def _query_scores(
         raise ConfigError(f"{scorer.ref} scores questions; give one with --query")
     if prior is None:
         _refuse_unbaked(scorer)
-        summary = bake_summary(stack, scorer, cartridge, None)
+        summary = bake_summary(scorer, cartridge, None)
     elif prior.summary:
         summary = prior.summary
     else:
         raise ArtifactError(f"the prior holds no summary for {scorer.ref}; bake one with it")
-    values = stack.call(scorer, SCORE_QUERY, summary=summary, query=query, probe=probe)
+    values = scorer.call(SCORE_QUERY, summary=summary, query=query, probe=probe)
     return check_scores(scorer.plugin, values, cartridge.layout)
 
 

@@ -40,6 +40,18 @@ class Member:
         """Whether the plugin implements a hook."""
         return hook in self.plugin.takes
 
+    def call(self, hook: str, **arguments: object) -> object:
+        """Ask the plugin; whatever it raises, other than a KriError, names it."""
+        caller: pluggy.HookCaller = getattr(self.manager.hook, hook)
+        try:
+            return caller(**arguments, params=self.params)
+        except KriError:
+            raise
+        except (Exception, SystemExit) as error:
+            raise PluginError(
+                f"{self.plugin.row.label} failed in {hook}: {one_line(error)}"
+            ) from error
+
 
 @frozen(eq=False)
 class Stack:
@@ -67,16 +79,3 @@ class Stack:
             repairs=tuple(repair.ref for repair in repairs),
         )
         return cls(canonical, split, scorer, selector, repairs)
-
-    @staticmethod
-    def call(member: Member, hook: str, **arguments: object) -> object:
-        """Ask one plugin; whatever it raises, other than a KriError, names it."""
-        caller: pluggy.HookCaller = getattr(member.manager.hook, hook)
-        try:
-            return caller(**arguments, params=member.params)
-        except KriError:
-            raise
-        except (Exception, SystemExit) as error:
-            raise PluginError(
-                f"{member.plugin.row.label} failed in {hook}: {one_line(error)}"
-            ) from error

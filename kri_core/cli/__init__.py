@@ -44,7 +44,7 @@ def main() -> None:
 def _run() -> int:
     try:
         _configure_logging()
-        cli.main(standalone_mode=False)
+        cli.main(prog_name="kri-core", standalone_mode=False)
         sys.stdout.flush()
     except click.exceptions.Exit as stop:
         return stop.exit_code

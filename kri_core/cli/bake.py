@@ -54,16 +54,15 @@ def bake(
     """
     from kri_core.artifacts import read_cartridge, write_prior
     from kri_core.bake import bake as bake_prior
-    from kri_core.bake import scorer_stack
     from kri_core.cli.loading import load_model_of
     from kri_core.grammar import parse_scorer
     from kri_core.registry import Registry
     from kri_core.scoring import needs_probe
+    from kri_core.stack import Member
     from kri_core.substrate.hf import DiskJournal, HfProbe, journal_scope, probe_texts
 
     registry = Registry.discover()
-    refs = [parse_scorer(text) for text in scorers]
-    members = [scorer_stack(ref, registry)[1] for ref in refs]
+    members = [Member.load(registry, "scorer", parse_scorer(text), text) for text in scorers]
     texts = _read_probes(probes)
     cartridge = read_cartridge(cartridge_path)
     paths = prior_paths(out, cartridge.cart_id, [member.ref for member in members])
@@ -75,8 +74,8 @@ def bake(
             asked = probe_texts(model, texts)
             journal = DiskJournal(work, journal_scope(model, cartridge, asked))
             probe = HfProbe(model, cartridge, asked, batch, journal, report)
-        for ref, path in zip(refs, paths, strict=True):
-            write_prior(bake_prior(cartridge, ref, probe, registry), path)
+        for member, path in zip(members, paths, strict=True):
+            write_prior(bake_prior(cartridge, member, probe), path)
     shutil.rmtree(work, ignore_errors=True)
     for path in paths:
         click.echo(path)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 import time
 from functools import partial
-from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +14,7 @@ from attrs import frozen
 from kri_core.cli.bake import BATCH
 from kri_core.cli.output import print_table, size
 from kri_core.cli.progress import progress
+from kri_core.demo import PROBES, document, prompt, questions
 
 if TYPE_CHECKING:
     from kri_core.prior import Prior
@@ -26,7 +25,7 @@ SCORERS = ("kri-d-kv-sum", "kri-d")
 DENSE = "whole"
 BUDGET = 16
 BESIDE = (f"recency[budget={BUDGET}]", "A1R2K13(random)")  # position alone, and chance, same budget
-NEW_TOKENS = 12
+NEW_TOKENS = 16
 HEADERS = ("stack", "kept", "fraction", "KV", "seconds", "KL to dense", "same", "answer")
 
 
@@ -36,7 +35,7 @@ class Row:
 
     manifest: Manifest
     answer: Answer
-    text: str
+    text: str  # the first line
     seconds: float
 
 
@@ -56,32 +55,32 @@ def _demo(model_name: str, folder: Path) -> None:
     from kri_core.cli.loading import load
     from kri_core.substrate.hf import question_ids
 
-    document = files("kri_core.demo").joinpath("service-manual.txt").read_text(encoding="utf-8")
-    asked = files("kri_core.demo").joinpath("questions.jsonl").read_text(encoding="utf-8")
-    item = json.loads(asked.splitlines()[0])
+    asked = questions()[0]
     model = load(model_name, None, dtype="float32", device="cpu")
     cartridge_path = folder / "service-manual.safetensors"
-    _build(model, document, cartridge_path)
+    _build(model, document(), cartridge_path)
     cartridge = read_cartridge(cartridge_path)
     priors = {name: read_prior(path) for name, path in _bake(model, cartridge, folder).items()}
-    question = question_ids(model, f"\n\nQuestion: {item['question']}\nAnswer:")
+    question = question_ids(model, asked.prompt)
     stacks: list[tuple[str, Prior | None]] = [(DENSE, None)]
     stacks += [(f"A1R2K13({name})", prior) for name, prior in priors.items()]
     stacks += [(stack, None) for stack in BESIDE]
     rows = [_ask(model, cartridge, stack, prior, question) for stack, prior in stacks]
-    click.echo(f"\nQ: {item['question']}  (the document says: {item['answer']})\n")
+    click.echo(f"\nQ: {asked.question}  (the document says: {asked.answer})\n")
     print_table(HEADERS, [_cells(row, rows[0]) for row in rows])
+    click.echo(
+        "\nKL is in nats, the mean over the question's tokens. One question shows the mechanism, "
+        "not the quality."
+    )
 
 
-def _build(model: HfModel, document: str, path: Path) -> None:
+def _build(model: HfModel, text: str, path: Path) -> None:
     from kri_core.artifacts import write_cartridge
     from kri_core.substrate.hf import build_cartridge
 
     start = time.perf_counter()
     with progress() as report:
-        made = build_cartridge(
-            model, document, cart_id=path.stem, progress=partial(report, "prefill")
-        )
+        made = build_cartridge(model, text, cart_id=path.stem, progress=partial(report, "prefill"))
     write_cartridge(made, path)
     tokens, blocks = made.layout.num_tokens, made.layout.num_blocks
     seconds = time.perf_counter() - start
@@ -95,18 +94,19 @@ def _bake(model: HfModel, cartridge: Cartridge, folder: Path) -> dict[str, Path]
     from kri_core.artifacts import write_prior
     from kri_core.bake import bake
     from kri_core.config import PluginRef
-    from kri_core.probe_texts import DEFAULT_PROBE_TEXTS
     from kri_core.registry import Registry
+    from kri_core.stack import Member
     from kri_core.substrate.hf import HfProbe, probe_texts
 
     registry = Registry.discover()
     paths = {name: folder / f"{cartridge.cart_id}_{name}.pt" for name in SCORERS}
     with progress() as report:
-        texts = probe_texts(model, DEFAULT_PROBE_TEXTS)
+        texts = probe_texts(model, [prompt(question) for question in PROBES])
         probe = HfProbe(model, cartridge, texts, BATCH, progress=report)
         for name, path in paths.items():
             start = time.perf_counter()
-            write_prior(bake(cartridge, PluginRef(name), probe, registry), path)
+            scorer = Member.load(registry, "scorer", PluginRef(name))
+            write_prior(bake(cartridge, scorer, probe), path)
             click.echo(f"baked   {path.name} in {time.perf_counter() - start:.1f} s")
     return paths
 
@@ -125,7 +125,7 @@ def _ask(
     answered = answer(model, cartridge, manifest.kept, question, NEW_TOKENS)
     seconds = time.perf_counter() - start
     text = model.tokenizer.decode(answered.token_ids, skip_special_tokens=True)
-    return Row(manifest, answered, text, seconds)
+    return Row(manifest, answered, text.strip().partition("\n")[0], seconds)
 
 
 def _cells(row: Row, dense: Row) -> tuple[str, ...]:
@@ -139,6 +139,6 @@ def _cells(row: Row, dense: Row) -> tuple[str, ...]:
         size(row.answer.kv_bytes),
         f"{row.seconds:.2f}",
         f"{divergence(dense.answer, row.answer):.3f}",
-        "yes" if row.answer.token_ids == dense.answer.token_ids else "no",
-        repr(row.text.strip().splitlines()[0] if row.text.strip() else ""),
+        "yes" if row.text == dense.text else "no",
+        row.text,
     )

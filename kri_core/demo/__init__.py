@@ -7,6 +7,13 @@ from importlib.resources import files
 
 from attrs import frozen
 
+PROBES = (  # what the priors are baked with: none of them is a question that the demo asks
+    "Who designed the machine?",
+    "At what pressure does the safety valve open?",
+    "How long is the guarantee?",
+    "What does fault E2 mean?",
+)
+
 
 @frozen
 class Question:
@@ -17,8 +24,13 @@ class Question:
 
     @property
     def prompt(self) -> str:
-        """The form in which a base or small instruct model continues with the answer."""
-        return f"\n\nQuestion: {self.question}\nAnswer:"
+        """The question as text to be continued."""
+        return prompt(self.question)
+
+
+def prompt(question: str) -> str:
+    """The form in which a base or small instruct model continues with the answer."""
+    return f"\n\nQuestion: {question}\nAnswer:"
 
 
 def document() -> str:

@@ -60,5 +60,5 @@ class RepairContract(PluginContract):
 
     def _plan(self, stack: Stack, deviation: Tensor) -> tuple[int, ...]:
         repair = self.member(stack)
-        answer = stack.call(repair, REPAIR, manifest=MANIFEST, deviation=deviation)
+        answer = repair.call(REPAIR, manifest=MANIFEST, deviation=deviation)
         return check_repair(repair.plugin, answer, len(deviation)).tokens

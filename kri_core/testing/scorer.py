@@ -76,7 +76,7 @@ class ScorerContract(PluginContract):
         """`summary.features` is what diversity selectors compare blocks by."""
         stack = self.load()
         cartridge, probe = _document("six blocks and a tail")
-        features = bake_summary(stack, self.member(stack), cartridge, probe).get("features")
+        features = bake_summary(self.member(stack), cartridge, probe).get("features")
         if features is None:
             pytest.skip(f"{self.plugin} keeps no features")
         assert features.shape[:-1] == (6,)
@@ -88,7 +88,7 @@ class ScorerContract(PluginContract):
         if not self.member(stack).answers(SCORE_QUERY):
             pytest.skip(f"{self.plugin} scores no questions")
         cartridge, probe = _document("six blocks and a tail")
-        summary = bake_summary(stack, self.member(stack), cartridge, probe)
+        summary = bake_summary(self.member(stack), cartridge, probe)
         with contextlib.suppress(*REFUSALS):
             self._score_question(stack, cartridge, summary, None)
 
@@ -98,7 +98,7 @@ class ScorerContract(PluginContract):
         if not self.member(stack).answers(SCORE_QUERY):
             pytest.skip(f"{self.plugin} scores no questions")
         cartridge, probe = _document("six blocks and a tail")
-        summary = bake_summary(stack, self.member(stack), cartridge, probe)
+        summary = bake_summary(self.member(stack), cartridge, probe)
         untouched = {name: tensor.clone() for name, tensor in summary.items()}
         self._score_question(stack, cartridge, summary, probe)
         assert summary.keys() == untouched.keys(), "it changed the summary's names"
@@ -109,10 +109,10 @@ class ScorerContract(PluginContract):
         """Every score the plugin gives: offline, for a question, or both."""
         stack = self.load()
         scorer = self.member(stack)
-        offline = bake_scores(stack, scorer, cartridge, probe)
+        offline = bake_scores(scorer, cartridge, probe)
         answers = [] if offline is None else [offline.values]
         if scorer.answers(SCORE_QUERY):
-            summary = bake_summary(stack, scorer, cartridge, probe)
+            summary = bake_summary(scorer, cartridge, probe)
             answers.append(self._score_question(stack, cartridge, summary, probe))
         return answers
 
@@ -120,5 +120,5 @@ class ScorerContract(PluginContract):
         self, stack: Stack, cartridge: Cartridge, summary: Summary, probe: FakeProbe | None
     ) -> Tensor:
         scorer = self.member(stack)
-        values = stack.call(scorer, SCORE_QUERY, summary=summary, query=QUESTION, probe=probe)
+        values = scorer.call(SCORE_QUERY, summary=summary, query=QUESTION, probe=probe)
         return check_scores(scorer.plugin, values, cartridge.layout).values

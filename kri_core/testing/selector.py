@@ -31,8 +31,7 @@ class _Case:
     features: Tensor  # [block, dim]
 
     def select(self, stack: Stack, *, with_features: bool = True) -> tuple[int, ...]:
-        answer = stack.call(
-            stack.selector,
+        answer = stack.selector.call(
             SELECT,
             scores=BlockScores(self.scores),
             split=self.split,

@@ -20,7 +20,7 @@ def _split(stack: Stack, num_blocks: int) -> Split:
         num_layers=2, num_kv_heads=2, head_dim=8, block_size=4, num_tokens=4 * num_blocks + 1
     )
     budget = stack.config.budget
-    answer = stack.call(stack.split, SPLIT, layout=layout, budget=budget)
+    answer = stack.split.call(SPLIT, layout=layout, budget=budget)
     return check_split(stack.split.plugin, answer, layout, budget)
 
 

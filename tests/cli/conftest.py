@@ -10,7 +10,9 @@ from attrs import frozen
 from kri_core.cli import main
 from kri_core.testing.tiny import save_tiny
 
-DOCUMENT = "The pump is set to nine bar. " * 12  # with <s> 349 tokens: 21 blocks of 16 and a tail of 13
+DOCUMENT = (
+    "The pump is set to nine bar. " * 12
+)  # with <s> 349 tokens: 21 blocks of 16 and a tail of 13
 
 
 @frozen

@@ -1,5 +1,9 @@
 """`route`: the choice, the reasons, the page."""
 
+import shutil
+
+from kri_core.testing.tiny import save_tiny
+
 ROUTE = ("route", "--cartridge", "doc.safetensors")
 
 
@@ -44,13 +48,22 @@ def test_the_page_stands_alone_and_escapes_the_document(kri, here, tmp_path):
     assert "http" not in html
 
 
-def test_a_cartridge_without_its_model_shows_blocks_by_number(kri, here, tmp_path, monkeypatch):
+def test_a_cartridge_without_its_model_shows_blocks_by_number(kri, here, tmp_path):
     """The tokenizer is looked up where the cartridge says; that it is gone is said, not hidden."""
-    cart = here / "doc.safetensors"
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    save_tiny(tmp_path / "gone")
+    cart = tmp_path / "doc.safetensors"
+    kri("cartridge", "build", "--model", tmp_path / "gone", "--text", "doc.txt", "--out", cart)
+    shutil.rmtree(tmp_path / "gone")
 
     done = kri("route", "--cartridge", cart, "--stack", "recency[budget=1]", "--explain")
     assert done.code == 0
-    assert "no text is shown" in done.err
+    assert "no text is shown: model" in done.err
     assert "pinned as recent" in done.out
+
+
+def test_a_cartridge_finds_its_model_from_another_folder(kri, here, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    cart = here / "doc.safetensors"
+
+    done = kri("route", "--cartridge", cart, "--stack", "recency[budget=1]", "--explain")
+    assert "no text" not in done.err

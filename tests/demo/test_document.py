@@ -6,7 +6,7 @@ from copy import deepcopy
 
 import pytest
 
-from kri_core.demo import document, questions
+from kri_core.demo import PROBES, document, questions
 from kri_core.models import get_model
 
 
@@ -35,8 +35,12 @@ def test_every_answer_is_in_the_document_once():
 
 def test_a_question_is_put_as_text_to_be_continued():
     assert questions()[0].prompt == (
-        "\n\nQuestion: What is the access code of the service menu?\nAnswer:"
+        "\n\nQuestion: Who is the head of the service department?\nAnswer:"
     )
+
+
+def test_no_probe_is_a_question_that_is_asked():
+    assert not {question.question for question in questions()} & set(PROBES)
 
 
 @pytest.mark.model

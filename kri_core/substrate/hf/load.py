@@ -50,7 +50,9 @@ def load_model(
         )
     tokenizer = load_tokenizer(model, revision)
     commit = getattr(config, "_commit_hash", None) or revision
-    made = HfModel.from_parts(loaded.to(place), tokenizer, model_id=model, revision=commit)
+    # Absolute, so that a cartridge still finds its model from another working directory.
+    model_id = str(Path(model).resolve()) if Path(model).is_dir() else model
+    made = HfModel.from_parts(loaded.to(place), tokenizer, model_id=model_id, revision=commit)
     logger.info("loaded %s on %s in %.1f s", model, place, time.perf_counter() - start)
     return made
 
