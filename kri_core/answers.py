@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from kri_core.errors import PluginError
 from kri_core.loading import Plugin
-from kri_core.types import BlockScores, Layout, RepairPlan, Split, Summary, is_dense
+from kri_core.types import BlockScores, Layout, RankedBlocks, RepairPlan, Split, Summary, is_dense
 
 
 def check_scores(plugin: Plugin, values: object, layout: Layout) -> BlockScores:
@@ -27,6 +27,24 @@ def check_scores(plugin: Plugin, values: object, layout: Layout) -> BlockScores:
             f"{layout.num_kv_heads} or 1, {layout.num_blocks}]; got {[layers, heads, blocks]}"
         )
     return scores
+
+
+def check_ranking(plugin: Plugin, ranked: object, layout: Layout) -> RankedBlocks:
+    """For each total budget as many distinct blocks."""
+    what = f"{plugin.row.label}: a ranking"
+    if not isinstance(ranked, Mapping) or not ranked:
+        raise PluginError(f"{what} is a dict of budgets to blocks; got {type(ranked).__name__}")
+    checked = {}
+    for budget, blocks in ranked.items():
+        chosen = _integers(blocks, f"{what} for budget {budget!r}")
+        distinct = set(chosen) <= set(range(layout.num_blocks)) and len(set(chosen)) == len(chosen)
+        if type(budget) is not int or len(chosen) != budget or not distinct:
+            raise PluginError(
+                f"{what} for budget {budget!r} must be that many distinct blocks below "
+                f"{layout.num_blocks}; got {len(chosen)}, {len(set(chosen))} of them distinct"
+            )
+        checked[budget] = chosen
+    return checked
 
 
 def check_summary(plugin: Plugin, summary: object, layout: Layout) -> Summary:

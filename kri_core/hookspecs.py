@@ -15,8 +15,17 @@ import pluggy
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from kri_core.probe import Probe
-    from kri_core.types import BlockScores, Cartridge, Layout, Manifest, Query, Split, Summary
+    from kri_core.probe import PrefillWatcher, Probe
+    from kri_core.types import (
+        BlockScores,
+        Cartridge,
+        Layout,
+        Manifest,
+        Query,
+        RankedBlocks,
+        Split,
+        Summary,
+    )
 
 PROJECT = "kri_core"
 hookspec = pluggy.HookspecMarker(PROJECT)
@@ -26,10 +35,11 @@ hookimpl = pluggy.HookimplMarker(PROJECT)
 class Scorer:
     """Slot `scorer`, group `kri_core.scorers`: which blocks matter.
 
-    Offline scorers implement `kri_score_blocks` (and `kri_summarise_blocks`, to keep features);
-    query-aware ones `kri_summarise_blocks` and `kri_score_query`. One that can do both is two
-    plugins under two names. One that takes `probe` over the document needs a model and a bake;
-    one that does not can be used without.
+    A scorer has one of four forms: `kri_score_blocks`; `kri_watch_prefill`, for one that reads the
+    document's own attention; `kri_rank_blocks`, for one that picks blocks without scoring them; or
+    `kri_summarise_blocks` with `kri_score_query`, for one that scores questions. The first three
+    may add `kri_summarise_blocks` to keep features. One that can do two is two plugins under two
+    names. One that watches, or takes `probe` over the document, needs a model and a bake.
     """
 
     @hookspec(firstresult=True)
@@ -42,6 +52,22 @@ class Scorer:
         """
 
     @hookspec(firstresult=True)
+    def kri_watch_prefill(self, cartridge: Cartridge, params: object) -> PrefillWatcher:
+        """Watch the document being prefilled; called once per bake, before the pass.
+
+        All scorers of a bake that watch share one pass, so a second one costs little. Returns a
+        `PrefillWatcher`: it sees every chunk and is then asked for its scores.
+        """
+
+    @hookspec(firstresult=True)
+    def kri_rank_blocks(self, cartridge: Cartridge, params: object) -> RankedBlocks:
+        """Pick the best blocks for each budget, best first; called once per bake.
+
+        Returns a dict of total budgets, 1 to the number of blocks, to as many distinct blocks. The
+        blocks for one budget need not be among those for a larger one.
+        """
+
+    @hookspec(firstresult=True)
     def kri_summarise_blocks(self, cartridge: Cartridge, probe: Probe, params: object) -> Summary:
         """Reduce a cartridge to the named tensors `kri_score_query` needs; called once per bake.
 
@@ -50,12 +76,13 @@ class Scorer:
 
     @hookspec(firstresult=True)
     def kri_score_query(
-        self, summary: Summary, query: Query, probe: Probe | None, params: object
+        self, summary: Summary, query: Query, split: Split, probe: Probe | None, params: object
     ) -> Tensor:
         """Score every block for one question; called once per request, before any block is loaded.
 
-        summary: what `kri_summarise_blocks` gave; query: the question's tokens; probe: runs the
-        question, None where no model is at hand. Returns as `kri_score_blocks`.
+        summary: what `kri_summarise_blocks` gave; query: the question's tokens; split: the pins,
+        which the question may be run over; probe: runs it, None where no model is at hand. Returns
+        as `kri_score_blocks`.
         """
 
 

@@ -24,7 +24,12 @@ HOOKS_OF = {
     for slot, spec in SLOTS.items()
 }
 _NEEDED = {  # slot → alternatives, each a set of hooks that is enough
-    "scorer": ({"kri_score_blocks"}, {"kri_summarise_blocks", "kri_score_query"}),
+    "scorer": (
+        {"kri_score_blocks"},
+        {"kri_watch_prefill"},
+        {"kri_rank_blocks"},
+        {"kri_summarise_blocks", "kri_score_query"},
+    ),
     "selector": ({"kri_select_blocks"},),
     "split": ({"kri_split_blocks"},),
     "repair": ({"kri_plan_repair"},),
@@ -95,9 +100,11 @@ def _check_hooks(hooks: set[str], slot: str, label: str) -> None:
     if not any(needed <= hooks for needed in _NEEDED[slot]):
         wanted = " or ".join(" with ".join(sorted(needed)) for needed in _NEEDED[slot])
         raise PluginError(f"{label} has no hook of its slot; define {wanted} with @hookimpl")
-    if {"kri_score_blocks", "kri_score_query"} <= hooks:
+    forms = [" with ".join(sorted(needed)) for needed in _NEEDED[slot] if needed <= hooks]
+    if len(forms) > 1:
         raise PluginError(
-            f"{label} scores both without a question and with one; register the two under two names"
+            f"{label} scores in {len(forms)} ways, {', '.join(forms)}; register each under a name "
+            "of its own"
         )
 
 

@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING
 from attrs import Factory, field, frozen
 
 from kri_core.errors import ArtifactError
-from kri_core.types import BlockScores, Cartridge, Summary
+from kri_core.types import BlockScores, Cartridge, RankedBlocks, Summary
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-Lists = Mapping[int, tuple[int, ...]]
 
 
 @frozen
@@ -61,7 +59,7 @@ class Prior:
     """Scores, block lists and summaries of one cartridge by one scorer; at least one is there."""
 
     scores: BlockScores | None = None
-    blocks_per_budget: Lists = field(factory=dict)  # kmeans_blocks_perK
+    blocks_per_budget: RankedBlocks = field(factory=dict)  # kmeans_blocks_perK
     blocks: tuple[int, ...] | None = None  # kmeans_blocks, legacy: best first
     summary: Summary = Factory(dict)
     meta: PriorMeta | None = None

@@ -10,6 +10,8 @@ from attrs import frozen
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from kri_core.rope import Rope
+
 Removal = Literal["mask", "reprefill"]
 Reading = Literal["hidden", "logits", "queries", "pre_rope_queries", "block_mass"]
 
@@ -41,8 +43,42 @@ class PrefillChunk:
 
     layer: int
     first_token: int
-    queries: Tensor  # [q_head, token, head_dim], post-RoPE
+    queries: Tensor  # float32 [q_head, token, head_dim], post-RoPE
+    keys: Tensor  # [kv_head, document token, head_dim], post-RoPE, up to the chunk's last token
+    scaling: float  # of the logits: softmax(scaling · q·k)
     block_mass: Tensor  # float32 [q_head, token, block]; the rest of 1 is on the tail
+
+    def token_mass(self, blocks: Sequence[int], block_size: int) -> Tensor:
+        """Softmax mass of each token of some blocks, float32 [q_head, token, block, block token].
+
+        Recomputed from queries and keys and scaled to `block_mass`, so it costs only what it asks.
+        """
+        import torch
+
+        tokens = torch.tensor([range(b * block_size, (b + 1) * block_size) for b in blocks])
+        seen = tokens.clamp(max=self.keys.shape[1] - 1)
+        group = self.queries.shape[0] // self.keys.shape[0]
+        keys = self.keys[:, seen.flatten()].float().repeat_interleave(group, 0)
+        logits = self.queries @ keys.mT * self.scaling
+        logits = logits.reshape(*logits.shape[:-1], *tokens.shape)
+        rows = self.first_token + torch.arange(self.queries.shape[1])
+        later = tokens > rows[:, None, None]  # [token, block, block token]
+        share: Tensor = logits.masked_fill(later, -torch.inf).softmax(-1).nan_to_num(0.0)
+        return share * self.block_mass[..., list(blocks), None]
+
+
+class PrefillWatcher(Protocol):
+    """A scorer's eyes on the document's own prefill; all watchers of a bake share one pass."""
+
+    @property
+    def first_token(self) -> int:
+        """The first document token it wants to see; what lies before is not run for it."""
+
+    def see(self, chunk: PrefillChunk) -> None:
+        """Take one layer's chunk: token chunks ascend, and layers within each."""
+
+    def scores(self) -> Tensor:
+        """Asked once, at the end: as `kri_score_blocks`."""
 
 
 class Probe(Protocol):
@@ -51,6 +87,10 @@ class Probe(Protocol):
     @property
     def texts(self) -> tuple[ProbeText, ...]:
         """The probe texts, at least one."""
+
+    @property
+    def rope(self) -> Rope:
+        """The model's rotary position embedding."""
 
     def forward(
         self,
@@ -81,8 +121,9 @@ class Probe(Protocol):
         cartridge and the model.
         """
 
-    def prefill(self, observe: Callable[[PrefillChunk], None]) -> None:
+    def prefill(self, observe: Callable[[PrefillChunk], None], first_token: int = 0) -> None:
         """Run the document itself and show its attention, chunk by chunk, layer by layer.
 
+        Starts at the block that holds `first_token`; the tokens before it are the cartridge's.
         Never holds more than one chunk's [q_head, token, token] weights.
         """

@@ -52,9 +52,7 @@ class Router:
         by_score = split.mid_budget > 0 and self.stack.selector.takes(SELECT, "scores")
         scores = None
         if by_score and split.mid_budget < len(split.mid):
-            scores = request_scores(
-                self.stack, scorer, cartridge, split.budget, query, prior, probe
-            )
+            scores = request_scores(self.stack, scorer, cartridge, split, query, prior, probe)
         return Manifest(
             kept=self._select(cartridge, split, scores, prior),
             total_blocks=cartridge.layout.num_blocks,

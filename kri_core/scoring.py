@@ -2,30 +2,50 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from attrs import evolve
 
-from kri_core.answers import check_scores, check_summary
+from kri_core.answers import check_ranking, check_scores, check_summary
 from kri_core.config import PluginRef
 from kri_core.errors import ArtifactError, ConfigError
 from kri_core.prior import Prior, PriorMeta
 from kri_core.registry import Registry
 from kri_core.stack import Member, Stack
-from kri_core.types import BlockScores, Cartridge, Query, Summary
+from kri_core.types import BlockScores, Cartridge, Query, RankedBlocks, Split, Summary
+from kri_core.watching import WATCH
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from kri_core.probe import Probe
 
 SCORE, SUMMARISE, SCORE_QUERY = "kri_score_blocks", "kri_summarise_blocks", "kri_score_query"
+RANK = "kri_rank_blocks"
 
 
-def bake_scores(scorer: Member, cartridge: Cartridge, probe: Probe | None) -> BlockScores | None:
-    """Offline scores; None from a scorer that only scores questions."""
+def bake_scores(
+    scorer: Member,
+    cartridge: Cartridge,
+    probe: Probe | None,
+    watched: Mapping[Member, Tensor] | None = None,
+) -> BlockScores | None:
+    """Offline scores, asked for or from the prefill it watched; None from one that has none."""
+    if watched is not None and scorer in watched:
+        return check_scores(scorer.plugin, watched[scorer], cartridge.layout)
     if not scorer.answers(SCORE):
         return None
     values = scorer.call(SCORE, cartridge=cartridge, probe=probe)
     return check_scores(scorer.plugin, values, cartridge.layout)
+
+
+def bake_ranking(scorer: Member, cartridge: Cartridge, probe: Probe | None) -> RankedBlocks:
+    """Block lists by budget; empty from a scorer that picks none."""
+    if not scorer.answers(RANK):
+        return {}
+    ranked = scorer.call(RANK, cartridge=cartridge, probe=probe)
+    return check_ranking(scorer.plugin, ranked, cartridge.layout)
 
 
 def bake_summary(scorer: Member, cartridge: Cartridge, probe: Probe | None) -> Summary:
@@ -37,8 +57,9 @@ def bake_summary(scorer: Member, cartridge: Cartridge, probe: Probe | None) -> S
 
 
 def needs_probe(scorer: Member) -> bool:
-    """Whether baking with this scorer runs a model: its hook asks for the probe."""
-    return any(scorer.takes(hook, "probe") for hook in (SCORE, SUMMARISE))
+    """Whether baking with this scorer needs a model: it watches it, or its hook takes the probe."""
+    asks = any(scorer.takes(hook, "probe") for hook in (SCORE, RANK, SUMMARISE))
+    return asks or scorer.answers(WATCH)
 
 
 def scorer_of(
@@ -70,16 +91,16 @@ def request_scores(
     stack: Stack,
     scorer: Member | None,
     cartridge: Cartridge,
-    budget: int,
+    split: Split,
     query: Query | None,
     prior: Prior | None,
     probe: Probe | None,
 ) -> BlockScores:
     """Scores for one request; what is missing is said, never guessed."""
     if scorer is not None and scorer.answers(SCORE_QUERY):
-        return _query_scores(scorer, cartridge, query, prior, probe)
+        return _query_scores(scorer, cartridge, split, query, prior, probe)
     if prior is not None and not prior.only_summary:
-        return prior.scores_for(budget, cartridge.layout.num_blocks)
+        return prior.scores_for(split.budget, cartridge.layout.num_blocks)
     if scorer is None and prior is not None:
         raise ConfigError("the prior does not say which scorer made its summary; name the scorer")
     if scorer is None:
@@ -88,14 +109,16 @@ def request_scores(
             f"{stack.config.split}(kri-d-kv-sum), or give a prior"
         )
     _refuse_unbaked(scorer)
+    num_blocks = cartridge.layout.num_blocks
     scores = bake_scores(scorer, cartridge, None)
-    assert scores is not None  # noqa: S101 - a scorer has one of the two forms
-    return scores
+    ranked = bake_ranking(scorer, cartridge, None)
+    return Prior(scores=scores, blocks_per_budget=ranked).scores_for(split.budget, num_blocks)
 
 
 def _query_scores(
     scorer: Member,
     cartridge: Cartridge,
+    split: Split,
     query: Query | None,
     prior: Prior | None,
     probe: Probe | None,
@@ -109,7 +132,7 @@ def _query_scores(
         summary = prior.summary
     else:
         raise ArtifactError(f"the prior holds no summary for {scorer.ref}; bake one with it")
-    values = scorer.call(SCORE_QUERY, summary=summary, query=query, probe=probe)
+    values = scorer.call(SCORE_QUERY, summary=summary, query=query, split=split, probe=probe)
     return check_scores(scorer.plugin, values, cartridge.layout)
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import pluggy
 from attrs import evolve, frozen
 
@@ -41,15 +44,21 @@ class Member:
         return hook in self.plugin.takes
 
     def call(self, hook: str, **arguments: object) -> object:
-        """Ask the plugin; whatever it raises, other than a KriError, names it."""
+        """Ask the plugin by one hook."""
         caller: pluggy.HookCaller = getattr(self.manager.hook, hook)
-        try:
+        with self.blamed(hook):
             return caller(**arguments, params=self.params)
+
+    @contextmanager
+    def blamed(self, where: str) -> Iterator[None]:
+        """Whatever the plugin's code raises in here, other than a KriError, names it."""
+        try:
+            yield
         except KriError:
             raise
         except (Exception, SystemExit) as error:
             raise PluginError(
-                f"{self.plugin.row.label} failed in {hook}: {one_line(error)}"
+                f"{self.plugin.row.label} failed in {where}: {one_line(error)}"
             ) from error
 
 

@@ -131,4 +131,5 @@ class RepairPlan:
     num_kept_tokens: int
 
 
+RankedBlocks = Mapping[int, tuple[int, ...]]  # for each total budget its blocks, best first
 Summary = Mapping[str, "Tensor"]  # what a query-aware scorer keeps in the prior

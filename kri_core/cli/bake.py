@@ -53,7 +53,7 @@ def bake(
     below float32, hence --dtype float32.
     """
     from kri_core.artifacts import read_cartridge, write_prior
-    from kri_core.bake import bake as bake_prior
+    from kri_core.bake import bake as bake_priors
     from kri_core.cli.loading import load_model_of
     from kri_core.grammar import parse_scorer
     from kri_core.registry import Registry
@@ -74,8 +74,8 @@ def bake(
             asked = probe_texts(model, texts)
             journal = DiskJournal(work, journal_scope(model, cartridge, asked))
             probe = HfProbe(model, cartridge, asked, batch, journal, report)
-        for member, path in zip(members, paths, strict=True):
-            write_prior(bake_prior(cartridge, member, probe), path)
+        for path, (_, made) in zip(paths, bake_priors(cartridge, members, probe), strict=True):
+            write_prior(made, path)
     shutil.rmtree(work, ignore_errors=True)
     for path in paths:
         click.echo(path)

@@ -103,11 +103,13 @@ def _bake(model: HfModel, cartridge: Cartridge, folder: Path) -> dict[str, Path]
     with progress() as report:
         texts = probe_texts(model, [prompt(question) for question in PROBES])
         probe = HfProbe(model, cartridge, texts, BATCH, progress=report)
-        for name, path in paths.items():
-            start = time.perf_counter()
-            scorer = Member.load(registry, "scorer", PluginRef(name))
-            write_prior(bake(cartridge, scorer, probe), path)
+        scorers = [Member.load(registry, "scorer", PluginRef(name)) for name in SCORERS]
+        start = time.perf_counter()
+        for scorer, made in bake(cartridge, scorers, probe):
+            path = paths[scorer.ref.name]
+            write_prior(made, path)
             click.echo(f"baked   {path.name} in {time.perf_counter() - start:.1f} s")
+            start = time.perf_counter()
     return paths
 
 

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from kri_core.probe import PrefillChunk, ProbeText, Reading, Readout, Removal
-from kri_core.testing.fake_model import FakeModel, Trace
+from kri_core.rope import Rope
+from kri_core.testing.fake_model import ROPE_THETA, FakeModel, Trace
 from kri_core.types import Cartridge
 
 CHUNK = 5  # document tokens per prefill chunk: not a multiple of the fakes' block size
@@ -38,6 +39,12 @@ class FakeProbe:
     def texts(self) -> tuple[ProbeText, ...]:
         """The probe texts, at least one."""
         return self._texts
+
+    @property
+    def rope(self) -> Rope:
+        """As the protocol says."""
+        half = self.cartridge.layout.head_dim // 2
+        return Rope(ROPE_THETA ** (-torch.arange(half).double() / half), 1.0, interleaved=False)
 
     def forward(
         self,
@@ -76,15 +83,19 @@ class FakeProbe:
         assert len(self.kept[name]) == len(units), f"{name!r} was kept for other units"
         return self.kept[name]
 
-    def prefill(self, observe: Callable[[PrefillChunk], None]) -> None:
-        """As the protocol says."""
+    def prefill(self, observe: Callable[[PrefillChunk], None], first_token: int = 0) -> None:
+        """As the protocol says; the chunks do not start where blocks do."""
         layout, tokens = self.cartridge.layout, self.cartridge.token_ids
         trace = self.model.run(tokens, range(len(tokens)))
-        for start in range(0, len(tokens), CHUNK):
+        scaling = layout.head_dim**-0.5
+        begin = first_token // layout.block_size * layout.block_size
+        for start in range(begin, len(tokens), CHUNK):
+            rows = slice(start, min(start + CHUNK, len(tokens)))
             for layer in range(layout.num_layers):
-                rows = slice(start, start + CHUNK)
                 mass = layout.pool(trace.weights[layer, :, rows]) * layout.block_size
-                observe(PrefillChunk(layer, start, trace.queries[layer, :, rows], mass))
+                queries = trace.queries[layer, :, rows].float()
+                keys = trace.keys[layer, :, : rows.stop]
+                observe(PrefillChunk(layer, start, queries, keys, scaling, mass))
 
     def _row(self, token_ids: Sequence[int], visible: Tensor, removal: Removal) -> Trace:
         layout, dtype = self.cartridge.layout, self.model.embedding.dtype

@@ -9,12 +9,13 @@ import pytest
 import torch
 
 from kri_core.answers import check_scores
-from kri_core.scoring import SCORE_QUERY, bake_scores, bake_summary
+from kri_core.scoring import SCORE_QUERY, bake_ranking, bake_scores, bake_summary
 from kri_core.stack import Member, Stack
 from kri_core.testing.contract import REFUSALS, PluginContract
 from kri_core.testing.fake_model import FakeModel
 from kri_core.testing.fake_probe import FakeProbe
-from kri_core.types import Query, Summary
+from kri_core.types import Query, Split, Summary
+from kri_core.watching import watch_prefill
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -53,7 +54,8 @@ class ScorerContract(PluginContract):
         """[layer or 1, kv_head or 1, block]; the Router refuses anything else."""
         cartridge, probe = _document(kind)
         for scores in self._answers(cartridge, probe):
-            assert scores.shape[-1] == cartridge.layout.num_blocks
+            if scores.is_floating_point():
+                assert scores.shape[-1] == cartridge.layout.num_blocks
 
     def test_the_same_inputs_give_the_same_scores_bit_for_bit(self) -> None:
         """Whatever the state of torch's global generator."""
@@ -106,11 +108,14 @@ class ScorerContract(PluginContract):
             assert summary[name].equal(tensor), f"it changed summary[{name!r}]; work on a copy"
 
     def _answers(self, cartridge: Cartridge, probe: FakeProbe) -> list[Tensor]:
-        """Every score the plugin gives: offline, for a question, or both."""
+        """Every score the plugin gives, in whichever form; a ranking as a tensor of block ids."""
         stack = self.load()
         scorer = self.member(stack)
-        offline = bake_scores(scorer, cartridge, probe)
+        watched = watch_prefill([scorer], cartridge, probe)
+        offline = bake_scores(scorer, cartridge, probe, watched)
         answers = [] if offline is None else [offline.values]
+        for blocks in bake_ranking(scorer, cartridge, probe).values():
+            answers.append(torch.tensor(blocks))
         if scorer.answers(SCORE_QUERY):
             summary = bake_summary(scorer, cartridge, probe)
             answers.append(self._score_question(stack, cartridge, summary, probe))
@@ -120,5 +125,6 @@ class ScorerContract(PluginContract):
         self, stack: Stack, cartridge: Cartridge, summary: Summary, probe: FakeProbe | None
     ) -> Tensor:
         scorer = self.member(stack)
-        values = scorer.call(SCORE_QUERY, summary=summary, query=QUESTION, probe=probe)
+        split = Split.pin(cartridge.layout.num_blocks, anchor=1, recent=0)
+        values = scorer.call(SCORE_QUERY, summary=summary, query=QUESTION, split=split, probe=probe)
         return check_scores(scorer.plugin, values, cartridge.layout).values

@@ -163,12 +163,12 @@ def test_an_argument_that_would_never_be_passed_is_refused(loaded, arguments, sa
         (
             "scorer",
             "",
-            "kri_score_blocks or kri_score_query with kri_summarise_blocks",
+            "kri_score_blocks or kri_watch_prefill or kri_rank_blocks or kri_score_query with kri_summarise_blocks",
         ),
         (
             "scorer",
             "@hookimpl\ndef kri_score_query(query): pass",
-            "kri_score_blocks or kri_score_query with kri_summarise_blocks",
+            "kri_score_blocks or kri_watch_prefill or kri_rank_blocks or kri_score_query with kri_summarise_blocks",
         ),
         ("selector", "def select(scores): pass", "kri_select_blocks"),
         ("split", "", "kri_split_blocks"),
@@ -181,7 +181,10 @@ def test_a_module_without_its_slot_s_hooks_is_refused(loaded, slot, source, want
 
 def test_a_scorer_of_documents_and_of_questions_is_two_plugins(loaded):
     """Which of the two a prior would answer for could not be told from the stack."""
-    said = " scores both without a question and with one; register the two under two names"
+    said = (
+        " scores in 2 ways, kri_score_blocks, kri_score_query with kri_summarise_blocks; register "
+        "each under a name of its own"
+    )
     both = "@hookimpl\ndef kri_summarise_blocks(): pass\n@hookimpl\ndef kri_score_query(): pass"
     refused(loaded, said, GOOD + both)
 

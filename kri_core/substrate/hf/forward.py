@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from kri_core.probe import Reading, Readout
 from kri_core.substrate.hf.attention import PrefixAttention
-from kri_core.substrate.hf.interface import attending
+from kri_core.substrate.hf.interface import AttentionCall, attending
 from kri_core.substrate.hf.model import HfModel
 from kri_core.substrate.hf.prefix import Prefix
 
@@ -24,9 +24,9 @@ class _Seen:
     masses: list[Tensor] = Factory(list)  # [row, q_head, token, block]
     streams: list[Tensor] = Factory(list)  # [row, token, dim]
 
-    def observe(self, _layer: int, query: Tensor, mass: Tensor | None) -> None:
+    def observe(self, call: AttentionCall, mass: Tensor | None) -> None:
         """Keep what an attention layer shows."""
-        self.queries.append(query)
+        self.queries.append(call.query.float())
         if mass is not None:
             self.masses.append(mass)
 

@@ -12,11 +12,12 @@ from torch import Tensor
 
 from kri_core.errors import ConfigError, PluginError
 from kri_core.probe import PrefillChunk, ProbeText, Reading, Readout, Removal
+from kri_core.rope import Rope
 from kri_core.substrate.hf.attention import PrefixAttention
 from kri_core.substrate.hf.build import layers_of, prefill
 from kri_core.substrate.hf.chat import encode
 from kri_core.substrate.hf.forward import run_rows, stacked
-from kri_core.substrate.hf.interface import attending
+from kri_core.substrate.hf.interface import AttentionCall, attending
 from kri_core.substrate.hf.journal import Journal, MemoryJournal
 from kri_core.substrate.hf.model import HfModel
 from kri_core.substrate.hf.prefix import Prefix
@@ -44,6 +45,11 @@ class HfProbe:
 
     def __attrs_post_init__(self) -> None:
         self.model.check(self.cartridge)
+
+    @property
+    def rope(self) -> Rope:
+        """As the protocol says."""
+        return self.model.anatomy.rotary.rope
 
     def forward(
         self,
@@ -90,19 +96,21 @@ class HfProbe:
                 self.progress(name, len(known), total)
         return torch.stack([known[unit] for unit in units])
 
-    def prefill(self, observe: Callable[[PrefillChunk], None]) -> None:
+    def prefill(self, observe: Callable[[PrefillChunk], None], first_token: int = 0) -> None:
         """As the protocol says; before a chunk come the cartridge's K and V, then its own."""
         token_ids = self._document()
         size = self.cartridge.layout.block_size
         step = max(1, PREFILL_TOKENS // size) * size
-        for first in range(0, len(token_ids), step):
+        start = first_token // size * size
+        for first in range(start, len(token_ids), step):
             chunk = token_ids[first : first + step]
-            attend = PrefixAttention(
-                self._prefix.before(first), observe=partial(_show, observe, first), with_mass=True
-            )
+            show = partial(_show, observe, first, self._prefix.before(first + len(chunk)).keys)
+            attend = PrefixAttention(self._prefix.before(first), observe=show, with_mass=True)
             positions = self.model.positions(first, len(chunk))
             with attending(self.model.model, attend):
                 self.model.run(self.model.tokens(chunk), positions, keep=0)
+            if self.progress is not None:
+                self.progress("prefill", first + len(chunk) - start, len(token_ids) - start)
 
     @property
     def _end(self) -> int:
@@ -174,6 +182,19 @@ class HfProbe:
 
 
 def _show(
-    observe: Callable[[PrefillChunk], None], first: int, layer: int, queries: Tensor, mass: Tensor
+    observe: Callable[[PrefillChunk], None],
+    first: int,
+    keys: Sequence[Tensor],
+    call: AttentionCall,
+    mass: Tensor,
 ) -> None:
-    observe(PrefillChunk(layer, first, queries[0].cpu(), mass[0].cpu()))
+    observe(
+        PrefillChunk(
+            layer=call.layer,
+            first_token=first,
+            queries=call.query[0].float().cpu(),
+            keys=keys[call.layer].cpu(),
+            scaling=call.scaling,
+            block_mass=mass[0].cpu(),
+        )
+    )
