@@ -157,18 +157,24 @@ def test_an_argument_that_would_never_be_passed_is_refused(loaded, arguments, sa
 # Hooks that are enough
 
 
+SCORER_FORMS = (
+    "kri_score_blocks or kri_watch_prefill or kri_rank_blocks or "
+    "kri_score_query with kri_summarise_blocks"
+)
+
+
 @pytest.mark.parametrize(
     ("slot", "source", "wanted"),
     [
         (
             "scorer",
             "",
-            "kri_score_blocks or kri_watch_prefill or kri_rank_blocks or kri_score_query with kri_summarise_blocks",
+            SCORER_FORMS,
         ),
         (
             "scorer",
             "@hookimpl\ndef kri_score_query(query): pass",
-            "kri_score_blocks or kri_watch_prefill or kri_rank_blocks or kri_score_query with kri_summarise_blocks",
+            SCORER_FORMS,
         ),
         ("selector", "def select(scores): pass", "kri_select_blocks"),
         ("split", "", "kri_split_blocks"),
