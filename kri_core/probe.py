@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from kri_core.rope import Rope
 
 Removal = Literal["mask", "reprefill"]
-Reading = Literal["hidden", "logits", "queries", "pre_rope_queries", "block_mass"]
+Reading = Literal[
+    "hidden", "logits", "queries", "pre_rope_queries", "block_mass", "head_outputs", "scaling"
+]
 
 
 @frozen
@@ -35,6 +37,9 @@ class Readout:
     pre_rope_queries: Tensor | None = None  # the same before RoPE, after any q_norm
     block_mass: Tensor | None = None  # float32 [row, layer, q_head, token, block], softmax mass;
     #                                   the rest of each row's 1 is on the tail and on own keys
+    head_outputs: Tensor | None = None  # float32 [row, layer, q_head, token, head_dim], what the
+    #                                     attention gave before the output projection
+    scaling: Tensor | None = None  # float32 [row, layer], of the logits: softmax(scaling · q·k)
 
 
 @frozen(eq=False)
@@ -91,6 +96,12 @@ class Probe(Protocol):
     @property
     def rope(self) -> Rope:
         """The model's rotary position embedding."""
+
+    def output_projection(self, layer: int) -> Tensor:
+        """What a layer's heads are mixed by, float32 [q_head, head_dim, dim]; refused if unknown.
+
+        `head_outputs` times this, summed over the heads, is what attention adds to the stream.
+        """
 
     def forward(
         self,

@@ -22,9 +22,9 @@ from kri_core.substrate.hf.prefix import Prefix
 # heads over 2 048 tokens, one core).
 SCORE_BYTES = {"cpu": 4 << 20, "cuda": 256 << 20}
 
-# Called once per layer: what the layer asked for and, where wanted, the block masses, float32
-# [row, q_head, token, block].
-Observe = Callable[[AttentionCall, Tensor | None], None]
+# Called once per layer: what the layer asked for; where wanted, the block masses, float32
+# [row, q_head, token, block]; and the answer before it is rounded, [row, q_head, token, head_dim].
+Observe = Callable[[AttentionCall, Tensor | None, Tensor], None]
 
 
 @frozen(eq=False)
@@ -64,7 +64,7 @@ class PrefixAttention:
                 mass[row, :, :, token] = self._pool(weights, piece.shape)
         if self.observe is not None:
             masses = mass.flatten(1, 2).float() if self.with_mass else None
-            self.observe(call, masses)
+            self.observe(call, masses, out.flatten(1, 2))
         return out.flatten(1, 2).to(call.query.dtype)
 
     def _pool(self, weights: Tensor, shape: torch.Size) -> Tensor:

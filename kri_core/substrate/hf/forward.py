@@ -22,11 +22,15 @@ class _Seen:
 
     queries: list[Tensor] = Factory(list)  # [row, q_head, token, head_dim], post-RoPE
     masses: list[Tensor] = Factory(list)  # [row, q_head, token, block]
+    outputs: list[Tensor] = Factory(list)  # [row, q_head, token, head_dim]
+    scalings: list[float] = Factory(list)
     streams: list[Tensor] = Factory(list)  # [row, token, dim]
 
-    def observe(self, call: AttentionCall, mass: Tensor | None) -> None:
+    def observe(self, call: AttentionCall, mass: Tensor | None, output: Tensor) -> None:
         """Keep what an attention layer shows."""
         self.queries.append(call.query.float())
+        self.outputs.append(output.float())
+        self.scalings.append(call.scaling)
         if mass is not None:
             self.masses.append(mass)
 
@@ -45,7 +49,7 @@ def run_rows(
     visible: bool [row, one per block the prefix holds]. Readings are float32, on the CPU.
     """
     seen = _Seen()
-    observed = {"queries", "pre_rope_queries", "block_mass"} & set(read)
+    observed = set(read) - {"hidden", "logits"}
     attend = PrefixAttention(
         prefix,
         visible.to(model.device),
@@ -76,6 +80,8 @@ def _readout(
         "queries": lambda: torch.stack([query[:, :, last] for query in seen.queries], 1),
         "pre_rope_queries": pre_rope,
         "block_mass": lambda: torch.stack([mass[:, :, last] for mass in seen.masses], 1),
+        "head_outputs": lambda: torch.stack([output[:, :, last] for output in seen.outputs], 1),
+        "scaling": lambda: torch.tensor(seen.scalings).expand(len(logits), -1),
     }
     return Readout(**{name: given[name]().cpu() for name in read})
 
