@@ -9,7 +9,7 @@ INSTALLED := .venv/installed
 PLUGINS := $(wildcard plugins/*/pyproject.toml)
 
 .DEFAULT_GOAL := help
-.PHONY: help install model demo test check
+.PHONY: help install model demo test check bake-bench
 
 help: ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -38,3 +38,6 @@ check: $(INSTALLED) ## Lint, formatting, types and the direction of imports.
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+bake-bench: model ## Seconds and memory per scorer; KRI-D against one prefill per block (some minutes).
+	$(BIN)/python benchmarks/bake_bench.py
