@@ -14,10 +14,12 @@ if TYPE_CHECKING:
         KriError,
         PluginError,
     )
+    from kri_core.features import block_features, centre_means
     from kri_core.grammar import parse
     from kri_core.hookspecs import hookimpl
     from kri_core.prior import Prior, PriorMeta
     from kri_core.probe import PrefillChunk, Probe, ProbeText, Readout
+    from kri_core.ranking import Ranking
     from kri_core.routing import Router
     from kri_core.types import (
         BlockScores,
@@ -34,6 +36,8 @@ __version__ = "0.1.0"
 _HOMES = {
     "errors": ("ArtifactError", "ConfigError", "EngineError", "KriError", "PluginError"),
     "types": ("BlockScores", "Cartridge", "Layout", "Manifest", "Query", "RepairPlan", "Split"),
+    "ranking": ("Ranking",),
+    "features": ("block_features", "centre_means"),
     "prior": ("Prior", "PriorMeta"),
     "probe": ("PrefillChunk", "Probe", "ProbeText", "Readout"),
     "hookspecs": ("hookimpl",),
@@ -60,11 +64,14 @@ __all__ = [
     "Probe",
     "ProbeText",
     "Query",
+    "Ranking",
     "Readout",
     "RepairPlan",
     "Router",
     "RoutingConfig",
     "Split",
+    "block_features",
+    "centre_means",
     "hookimpl",
     "parse",
 ]

@@ -9,6 +9,7 @@ from attrs import evolve, frozen
 from kri_core.answers import check_repair, check_selection, check_split
 from kri_core.config import RoutingConfig
 from kri_core.prior import Prior
+from kri_core.ranking import Ranking
 from kri_core.registry import Registry
 from kri_core.scoring import request_scores, scorer_of
 from kri_core.stack import Stack
@@ -62,7 +63,7 @@ class Router:
             ),
             cart_id=cartridge.cart_id,
             prefix_hash=cartridge.prefix_hash,
-            scores=None if scores is None else tuple(scores.pooled().tolist()),
+            scores=None if scores is None else self._pooled(scores, split),
         )
 
     def plan_repairs(self, manifest: Manifest, deviation: Tensor) -> tuple[RepairPlan, ...]:
@@ -79,6 +80,12 @@ class Router:
 
     def _split(self, cartridge: Cartridge) -> Split:
         member, budget = self.stack.split, self.stack.config.budget
+    def _pooled(self, scores: BlockScores, split: Split) -> tuple[float, ...]:
+        """The scores the selector ranks by; a plain mean for one that does not say how."""
+        params = self.stack.selector.params
+        ranking = params if isinstance(params, Ranking) else Ranking()
+        return tuple(ranking.pooled(scores, split).tolist())
+
         answer = member.call(SPLIT, layout=cartridge.layout, budget=budget)
         return check_split(member.plugin, answer, cartridge.layout, budget)
 

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from attrs import frozen
+
 from kri_core.hookspecs import hookimpl
+from kri_core.ranking import Ranking
 
 if TYPE_CHECKING:
     from kri_core.types import BlockScores, Split
 
 
+@frozen
+class Params(Ranking):
+    """Nothing but how scores are read."""
+
+
 @hookimpl
-def kri_select_blocks(scores: BlockScores, split: Split) -> tuple[int, ...]:
+def kri_select_blocks(scores: BlockScores, split: Split, params: Params) -> tuple[int, ...]:
     """Order by (−score, block) and take `mid_budget`; ties go to the earlier block."""
-    # Sorted here: torch.topk is not stable, and a CUDA sort may put −0.0 below 0.0.
-    pooled = scores.pooled().tolist()
-    ranked = sorted(split.mid, key=lambda block: (-pooled[block], block))
-    return split.anchor + split.recent + tuple(ranked[: split.mid_budget])
+    best = params.order(scores, split)[: split.mid_budget]
+    return split.anchor + split.recent + best

@@ -21,3 +21,7 @@ class TestWhole(SplitContract):
 
 class TestTopK(SelectorContract):
     plugin = "top-k"
+
+
+class TestTopKOfRanks(SelectorContract):
+    plugin = "top-k[detrend=5,norm=rank,pool=max]"

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from kri_core.builtin.top_k import kri_select_blocks
+from kri_core.builtin.top_k import Params, kri_select_blocks
 from kri_core.types import BlockScores, Split
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -13,7 +13,7 @@ DEVICES = ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, needs_gpu])]
 def select(values, mid_budget, split=None, device="cpu"):
     scores = BlockScores(torch.as_tensor(values, dtype=torch.float32, device=device))
     split = split or Split((), tuple(range(scores.num_blocks)), (), mid_budget)
-    return kri_select_blocks(scores, split)
+    return kri_select_blocks(scores, split, Params())
 
 
 def test_the_highest_pooled_scores_are_kept_beside_the_pins():

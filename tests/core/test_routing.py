@@ -162,7 +162,7 @@ def test_the_number_kept_is_the_smaller_of_budget_and_blocks(blocks, anchor, rec
         st.lists(st.sampled_from([-1.0, 0.0, 1.0]), min_size=blocks, max_size=blocks)
     )
     split = Split.pin(blocks, anchor=anchor, recent=recent, mid_budget=mid)
-    kept = top_k.kri_select_blocks(scores_of(*values), split)
+    kept = top_k.kri_select_blocks(scores_of(*values), split, top_k.Params())
 
     assert len(set(kept)) == len(kept) == min(blocks, anchor + recent + mid)
     assert {*range(min(anchor, blocks)), *range(max(0, blocks - recent), blocks)} <= set(kept)
