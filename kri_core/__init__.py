@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from kri_core.grammar import parse
     from kri_core.hookspecs import hookimpl
     from kri_core.prior import Prior, PriorMeta
-    from kri_core.probe import PrefillChunk, Probe, ProbeText, Readout
+    from kri_core.probe import PrefillChunk, PrefillWatcher, Probe, ProbeText, Readout
     from kri_core.ranking import Ranking
     from kri_core.routing import Router
     from kri_core.types import (
@@ -39,7 +39,7 @@ _HOMES = {
     "ranking": ("Ranking",),
     "features": ("block_features", "centre_means"),
     "prior": ("Prior", "PriorMeta"),
-    "probe": ("PrefillChunk", "Probe", "ProbeText", "Readout"),
+    "probe": ("PrefillChunk", "PrefillWatcher", "Probe", "ProbeText", "Readout"),
     "hookspecs": ("hookimpl",),
     "config": ("PluginRef", "RoutingConfig"),
     "grammar": ("parse",),
@@ -59,6 +59,7 @@ __all__ = [
     "PluginError",
     "PluginRef",
     "PrefillChunk",
+    "PrefillWatcher",
     "Prior",
     "PriorMeta",
     "Probe",

@@ -71,6 +71,28 @@ class PrefillChunk:
         share: Tensor = logits.masked_fill(later, -torch.inf).softmax(-1).nan_to_num(0.0)
         return share * self.block_mass[..., list(blocks), None]
 
+    def without_sinks(self, count: int, block_size: int) -> Tensor:
+        """`block_mass` as if the document's first `count` tokens were absent, same shape.
+
+        Their columns are 0 and each row sums to 1 again, the tail included; a row that sees no
+        other token is 0.
+        """
+        import torch
+
+        if count == 0:
+            return self.block_mass
+        num_blocks = self.block_mass.shape[-1]
+        whole, part = divmod(count, block_size)
+        mass = self.block_mass.clone()
+        mass[..., :whole] = 0
+        if part and whole < num_blocks:
+            mass[..., whole] = self.token_mass([whole], block_size)[..., 0, part:].sum(-1)
+        rows = self.first_token + torch.arange(mass.shape[1])
+        on_tail = (1 - self.block_mass.sum(-1)).clamp(min=0) * (rows >= num_blocks * block_size)
+        # A sum of what is left: 1 − sinks would be rounding noise where a sink takes nearly all.
+        rest = (mass.sum(-1) + on_tail).clamp(min=torch.finfo(mass.dtype).tiny)
+        return mass / rest[..., None]
+
 
 class PrefillWatcher(Protocol):
     """A scorer's eyes on the document's own prefill; all watchers of a bake share one pass."""

@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from kri_core.testing.attention import causal_attention, watched
     from kri_core.testing.fake_model import FakeModel, cartridge_of
     from kri_core.testing.fake_probe import FakeProbe
     from kri_core.testing.repair import RepairContract
@@ -21,6 +22,8 @@ _HOME_OF = {
     "SelectorContract": "selector",
     "SplitContract": "split",
     "cartridge_of": "fake_model",
+    "causal_attention": "attention",
+    "watched": "attention",
 }
 
 __all__ = [
@@ -31,6 +34,8 @@ __all__ = [
     "SelectorContract",
     "SplitContract",
     "cartridge_of",
+    "causal_attention",
+    "watched",
 ]
 
 

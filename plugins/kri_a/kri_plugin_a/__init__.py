@@ -1,0 +1,1 @@
+"""KRI-A: score a block by the attention the document itself pays to it."""
