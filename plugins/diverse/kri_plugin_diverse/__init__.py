@@ -1,0 +1,1 @@
+"""Selectors that do not pay twice for the same passage."""
