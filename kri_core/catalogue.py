@@ -17,7 +17,7 @@ ALIASES = {  # ALGORITHMS 13; `_` and case are folded before the look-up
 
 _PACKAGES = {  # distribution → the plugins it brings
     "kri-plugin-a": "kri-a attention-prefill snapkv h2o tova",
-    "kri-plugin-d": "kri-d-kv-sum kri-d kri-d-direct kri-energy kri-d-greedy",
+    "kri-plugin-d": "kri-d-kv-sum kri-d kri-d-direct kri-energy",
     "kri-plugin-diverse": "mmr facility logdet residual",
     "kri-plugin-eigen": "eigen eigen-synthq katz pagerank",
     "kri-plugin-g": "kri-g kri-g-gate",

@@ -29,6 +29,7 @@ class Trace:
     keys: Tensor  # [layer, kv_head, token, head_dim], of these tokens, post-RoPE
     values: Tensor  # [layer, kv_head, token, head_dim], of these tokens
     weights: Tensor  # [layer, q_head, token, past token + token]
+    outputs: Tensor  # [layer, q_head, token, head_dim], before the output projection
 
 
 @frozen(eq=False)
@@ -109,8 +110,9 @@ class FakeModel:
         all_values = torch.cat([past[1], values], 1).repeat_interleave(group, 0)
         logits = queries @ all_keys.mT / keys.shape[-1] ** 0.5  # [q_head, token, key token]
         weights = logits.masked_fill(~allowed, float("-inf")).softmax(-1)
-        stream = stream + (weights @ all_values @ self.output[layer]).sum(0)
-        return stream, unrotated, queries, keys, values, weights
+        outputs = weights @ all_values  # [q_head, token, head_dim]
+        stream = stream + (outputs @ self.output[layer]).sum(0)
+        return stream, unrotated, queries, keys, values, weights, outputs
 
     def cartridge(
         self,

@@ -46,6 +46,10 @@ class FakeProbe:
         half = self.cartridge.layout.head_dim // 2
         return Rope(ROPE_THETA ** (-torch.arange(half).double() / half), 1.0, interleaved=False)
 
+    def output_projection(self, layer: int) -> Tensor:
+        """As the protocol says."""
+        return self.model.output[layer]
+
     def forward(
         self,
         token_ids: Sequence[int],
@@ -56,8 +60,9 @@ class FakeProbe:
         last: int | None = None,
     ) -> Readout:
         """As the protocol says."""
+        layout = self.cartridge.layout
         if visible is None:
-            visible = torch.ones(1, self.cartridge.layout.num_blocks, dtype=torch.bool)
+            visible = torch.ones(1, layout.num_blocks, dtype=torch.bool)
         self.rows += len(visible)
         traces = [self._row(token_ids, row, removal) for row in visible]
         first = 0 if last is None else max(0, len(token_ids) - last)
@@ -70,6 +75,8 @@ class FakeProbe:
                 self._block_mass(trace, row)[:, :, first:]
                 for trace, row in zip(traces, visible, strict=True)
             ],
+            "head_outputs": [trace.outputs[:, :, first:] for trace in traces],
+            "scaling": [torch.full((layout.num_layers,), layout.head_dim**-0.5) for _ in traces],
         }
         return Readout(**{name: torch.stack(readings[name]) for name in read})
 

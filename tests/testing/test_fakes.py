@@ -6,7 +6,7 @@ import torch
 from kri_core.testing import FakeModel, FakeProbe
 
 DOCUMENT, TEXT = tuple(range(10, 24)), (3, 8, 1)  # three blocks of 4 and a tail of 2
-READ = ("hidden", "logits", "queries", "pre_rope_queries", "block_mass")
+READ = ("hidden", "logits", "queries", "pre_rope_queries", "block_mass", "head_outputs", "scaling")
 
 
 @pytest.fixture
@@ -32,6 +32,12 @@ def test_a_probe_continues_the_document_as_if_it_had_been_run_in_one(model, prob
     torch.testing.assert_close(read.queries[0], together.queries[:, :, 14:])
     mass = together.weights[:, :, 14:, :12].reshape(3, 4, 3, 3, 4).sum(-1)
     torch.testing.assert_close(read.block_mass[0], mass)
+    torch.testing.assert_close(read.head_outputs[0], together.outputs[:, :, 14:])
+    inputs = model.embedding[list(TEXT)]
+    for layer, outputs in enumerate(read.head_outputs[0]):
+        inputs = inputs + (outputs @ probe.output_projection(layer)).sum(0)
+        torch.testing.assert_close(inputs, read.hidden[0, layer])
+    assert read.scaling.equal(torch.full((1, 3), 8**-0.5))
 
 
 def test_the_model_is_causal_and_positions_matter(model):
@@ -61,6 +67,7 @@ def test_last_limits_every_reading(probe):
     assert last.queries.equal(full.queries[:, :, :, -1:])
     assert last.pre_rope_queries.equal(full.pre_rope_queries[:, :, :, -1:])
     assert last.block_mass.equal(full.block_mass[:, :, :, -1:])
+    assert last.head_outputs.equal(full.head_outputs[:, :, :, -1:])
 
 
 def test_prefill_shows_every_token_of_every_layer_once(model, probe):

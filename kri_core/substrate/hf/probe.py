@@ -21,6 +21,7 @@ from kri_core.substrate.hf.interface import AttentionCall, attending
 from kri_core.substrate.hf.journal import Journal, MemoryJournal
 from kri_core.substrate.hf.model import HfModel
 from kri_core.substrate.hf.prefix import Prefix
+from kri_core.substrate.hf.projection import output_projection
 from kri_core.types import Cartridge
 
 PREFILL_TOKENS = 256  # document tokens observed at once, in whole blocks
@@ -50,6 +51,10 @@ class HfProbe:
     def rope(self) -> Rope:
         """As the protocol says."""
         return self.model.anatomy.rotary.rope
+
+    def output_projection(self, layer: int) -> Tensor:
+        """As the protocol says."""
+        return output_projection(self.model, layer)
 
     def forward(
         self,
@@ -187,6 +192,7 @@ def _show(
     keys: Sequence[Tensor],
     call: AttentionCall,
     mass: Tensor,
+    _output: Tensor,
 ) -> None:
     observe(
         PrefillChunk(

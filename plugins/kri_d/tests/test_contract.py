@@ -21,3 +21,11 @@ class TestKl(ScorerContract):
 
 class TestKlByReprefill(ScorerContract):
     plugin = "kri-d[removal=reprefill]"
+
+
+class TestDirect(ScorerContract):
+    plugin = "kri-d-direct"
+
+
+class TestEnergy(ScorerContract):
+    plugin = "kri-energy"

@@ -5,7 +5,7 @@ import inspect
 import pytest
 import torch
 from attrs import evolve
-from kri_plugin_d import kl, kv_sum
+from kri_plugin_d import closed_form, direct, energy, kl, kv_sum
 from kri_plugin_d.leave_one_out import leave_one_out
 
 from kri_core import ConfigError, ProbeText
@@ -173,3 +173,32 @@ def test_a_trained_cartridge_can_be_masked_but_not_prefilled(scorer):
     params = scorer.Params(removal="reprefill")
     with pytest.raises(ConfigError, match="is trained, so its document cannot be run"):
         scorer.kri_score_blocks(trained, probe(model, trained), params)
+
+
+def test_the_first_layers_closed_form_is_its_attention_without_each_block(family):
+    """Nothing lies before it, so its inputs are fixed: outputs of seven rows, one block missing."""
+    model, cartridge = document(family)
+    asked = probe(model, cartridge)
+    for text in TEXTS:
+        visible = torch.cat([torch.ones(1, 6), 1 - torch.eye(6)]).bool()
+        read = asked.forward(text.token_ids, read=["head_outputs"], visible=visible)
+        outputs = read.head_outputs[:, 0] @ asked.output_projection(0)
+        moved = (outputs[:1] - outputs[1:]).unflatten(1, (2, 2)).sum(2)
+        wanted = moved.norm(dim=-1).mean(-1).T  # [kv_head, block]
+        got = closed_form.score_text(cartridge, asked, text)[0]
+        torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("scorer", [direct, energy])
+def test_scores_per_head_move_with_the_blocks(scorer):
+    """Attention over a visible cache is a set operation: order of storage says nothing."""
+    model, cartridge = document("Qwen3")
+    order = [3, 0, 5, 1, 4, 2]
+
+    def score(scored):
+        asked = (probe(model, scored),) if scorer is direct else ()
+        return scorer.kri_score_blocks(scored, *asked)
+
+    plain, moved = score(cartridge), score(evolve(cartridge, kv=cartridge.kv[order]))
+    assert plain.shape == (3, 2, 6)
+    torch.testing.assert_close(moved, plain[..., order], rtol=0, atol=1e-5)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 import torch
 
-from kri_core.errors import PluginError
+from kri_core.errors import EngineError, PluginError
+from kri_core.probe import Reading
 from kri_core.substrate.hf import HfProbe
 from kri_core.testing.tiny import random_tokens
 
@@ -117,9 +120,41 @@ def test_the_attention_that_queries_give_is_the_one_observed(tiny_llama, tiny_ca
     torch.testing.assert_close(mass / mass.sum(-1, keepdim=True), odds / odds.sum(-1, keepdim=True))
 
 
+def test_head_outputs_through_the_projection_are_the_attention_modules_own(case, probe):
+    """o_proj hooked by hand, its bias taken off."""
+    kind = type(case.model.anatomy.rotary.attention)
+    linear = [
+        getattr(part, "o_proj", None) or part.dense
+        for part in case.model.model.modules()
+        if isinstance(part, kind)
+    ]
+    seen = []
+    hooks = [each.register_forward_hook(lambda *args: seen.append(args[2])) for each in linear]
+    read = probe.forward(case.question, read=["head_outputs", "scaling"], visible=case.visible)
+    for hook in hooks:
+        hook.remove()
+
+    assert read.scaling.shape == (4, len(linear))
+    assert read.scaling.eq(
+        linear[0].in_features ** -0.5 * case.model.anatomy.num_q_heads**0.5
+    ).all()
+    for layer, (each, wanted) in enumerate(zip(linear, seen, strict=True)):
+        bias = 0 if each.bias is None else each.bias
+        heads = read.head_outputs[:, layer] @ probe.output_projection(layer)
+        torch.testing.assert_close(heads.sum(1) + bias, wanted, **CLOSE)
+
+
+def test_an_unknown_output_projection_is_refused(tiny_llama, tiny_cartridge, monkeypatch):
+    monkeypatch.setattr("kri_core.substrate.hf.projection.NAMES", ("c_proj",))
+    probe = HfProbe(tiny_llama, tiny_cartridge, texts=(), batch=1)
+
+    with pytest.raises(EngineError, match="LlamaAttention has no linear output projection of 32"):
+        probe.output_projection(0)
+
+
 def test_last_limits_everything_read(tiny_llama, tiny_cartridge):
     probe = HfProbe(tiny_llama, tiny_cartridge, texts=(), batch=1)
-    names = ["hidden", "logits", "queries", "pre_rope_queries", "block_mass"]
+    names = ["hidden", "logits", "queries", "pre_rope_queries", "block_mass", "head_outputs"]
     token_axis = {"hidden": 2, "logits": 1}
 
     whole = probe.forward([5, 6, 7, 8], read=names)
@@ -146,10 +181,9 @@ def test_every_reading_is_float32_on_the_cpu_from_a_bfloat16_model():
 
     model = tiny("Llama", dtype=torch.bfloat16)
     probe = HfProbe(model, tiny_cartridge(model), texts=(), batch=1)
-    read = probe.forward(
-        [5, 6], read=["hidden", "logits", "queries", "pre_rope_queries", "block_mass"]
-    )
-    for name in ("hidden", "logits", "queries", "pre_rope_queries", "block_mass"):
+    names = get_args(Reading)
+    read = probe.forward([5, 6], read=names)
+    for name in names:
         assert getattr(read, name).dtype == torch.float32
         assert getattr(read, name).device.type == "cpu"
 
