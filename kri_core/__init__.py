@@ -29,13 +29,23 @@ if TYPE_CHECKING:
         Query,
         RepairPlan,
         Split,
+        Summary,
     )
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "errors": ("ArtifactError", "ConfigError", "EngineError", "KriError", "PluginError"),
-    "types": ("BlockScores", "Cartridge", "Layout", "Manifest", "Query", "RepairPlan", "Split"),
+    "types": (
+        "BlockScores",
+        "Cartridge",
+        "Layout",
+        "Manifest",
+        "Query",
+        "RepairPlan",
+        "Split",
+        "Summary",
+    ),
     "ranking": ("Ranking",),
     "features": ("block_features", "centre_means"),
     "prior": ("Prior", "PriorMeta"),
@@ -71,6 +81,7 @@ __all__ = [
     "Router",
     "RoutingConfig",
     "Split",
+    "Summary",
     "block_features",
     "centre_means",
     "hookimpl",

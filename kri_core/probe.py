@@ -113,7 +113,7 @@ class Probe(Protocol):
 
     @property
     def texts(self) -> tuple[ProbeText, ...]:
-        """The probe texts, at least one."""
+        """The probe texts: at least one in a bake, none when a question is scored."""
 
     @property
     def rope(self) -> Rope:

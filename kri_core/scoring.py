@@ -77,7 +77,7 @@ def scorer_of(
     if prior.meta is None:
         return named, ref
     recorded = _recorded(prior.meta)
-    if named is not None and evolve(named.ref, dist=None) != recorded:
+    if named is not None and not _is_prior_of(named, recorded):
         raise ArtifactError(
             f"the stack names scorer {named.ref}, the prior was baked by {recorded}; "
             "leave the scorer out, or bake a prior with it"
@@ -134,6 +134,14 @@ def _query_scores(
         raise ArtifactError(f"the prior holds no summary for {scorer.ref}; bake one with it")
     values = scorer.call(SCORE_QUERY, summary=summary, query=query, split=split, probe=probe)
     return check_scores(scorer.plugin, values, cartridge.layout)
+
+
+def _is_prior_of(scorer: Member, recorded: PluginRef) -> bool:
+    """Whether a scorer left this record; a summary made without parameters serves them all."""
+    asked = evolve(scorer.ref, dist=None)
+    if scorer.answers(SCORE_QUERY) and not scorer.takes(SUMMARISE, "params"):
+        return asked.name == recorded.name
+    return asked == recorded
 
 
 def _refuse_unbaked(scorer: Member) -> None:

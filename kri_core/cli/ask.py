@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -52,7 +53,7 @@ def ask(
     from kri_core.cli.loading import load_model_of
     from kri_core.grammar import parse
     from kri_core.routing import Router
-    from kri_core.substrate.hf import answer, question_ids
+    from kri_core.substrate.hf import HfProbe, answer, question_ids
     from kri_core.types import Query
 
     router = Router.from_config(parse(stack_text))
@@ -60,17 +61,20 @@ def ask(
     prior = read_prior(prior_path) if prior_path else None
     model = load_model_of(cartridge, model_name, revision, dtype, device)
     token_ids = question_ids(model, question, cartridge.token_ids, chat_template)
-    manifest = router.route(cartridge, Query(token_ids), prior)
+    probe = HfProbe(model, cartridge, texts=(), batch=1)  # reads only the blocks it is shown
+    start = time.perf_counter()
+    manifest = router.route(cartridge, Query(token_ids), prior, probe)
+    routed = time.perf_counter() - start
     answered = answer(model, cartridge, manifest.kept, token_ids, max_new_tokens)
     text = model.tokenizer.decode(answered.token_ids, skip_special_tokens=True)
     if as_json:
-        print_json(_record(manifest, answered, text))
+        print_json(_record(manifest, answered, text, routed))
     else:
         click.echo(text)
-        _print_cost(manifest, answered)
+        _print_cost(manifest, answered, routed)
 
 
-def _record(manifest: Manifest, answered: Answer, text: str) -> dict[str, object]:
+def _record(manifest: Manifest, answered: Answer, text: str, routed: float) -> dict[str, object]:
     return {
         "stack": manifest.stack,
         "cart_id": manifest.cart_id,
@@ -81,21 +85,23 @@ def _record(manifest: Manifest, answered: Answer, text: str) -> dict[str, object
         "token_ids": list(answered.token_ids),
         "logprobs": list(answered.logprobs),
         "text": text,
-        "timings": _timings(answered),
+        "timings": _timings(answered, routed),
     }
 
 
-def _timings(answered: Answer) -> dict[str, float]:
+def _timings(answered: Answer, routed: float) -> dict[str, float]:
     """Seconds."""
     return {
+        "route": routed,
         "load": answered.load_seconds,
         "prefill": answered.prefill_seconds,
         "decode": answered.decode_seconds,
     }
 
 
-def _print_cost(manifest: Manifest, answered: Answer) -> None:
+def _print_cost(manifest: Manifest, answered: Answer, routed: float) -> None:
     """What it took, on stderr: stdout is the answer."""
     kept = f"{len(manifest.kept)} of {manifest.total_blocks} blocks"
-    seconds = ", ".join(f"{name} {value:.2f} s" for name, value in _timings(answered).items())
+    timings = _timings(answered, routed)
+    seconds = ", ".join(f"{name} {value:.2f} s" for name, value in timings.items())
     click.echo(f"{manifest.stack}: {kept}, {size(answered.kv_bytes)} of KV; {seconds}", err=True)

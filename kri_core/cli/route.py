@@ -1,4 +1,4 @@
-"""`kri-core route`: which blocks a request would see, and why; no model is run."""
+"""`kri-core route`: which blocks a request would see, and why; no answer is computed."""
 
 from __future__ import annotations
 
@@ -9,11 +9,18 @@ from typing import TYPE_CHECKING
 import click
 from attrs import asdict
 
-from kri_core.cli.options import cartridge_option, json_flag, prior_option, stack_option
+from kri_core.cli.options import (
+    cartridge_option,
+    json_flag,
+    model_options,
+    prior_option,
+    stack_option,
+)
 from kri_core.cli.output import print_fields, print_json, print_table
 
 if TYPE_CHECKING:
     from kri_core.explain import BlockReason
+    from kri_core.probe import Probe
     from kri_core.types import Cartridge, Manifest
 
 
@@ -22,6 +29,7 @@ if TYPE_CHECKING:
 @prior_option
 @stack_option
 @click.option("--query", help="The question, for a scorer that asks for one.")
+@model_options("Run the question through this model, for a scorer that asks for one.")
 @click.option("--explain", "explained", is_flag=True, help="Every kept block: why, and its text.")
 @click.option("--html", type=click.Path(path_type=Path), help="Also write a page to look at.")
 @json_flag
@@ -30,6 +38,10 @@ def route(
     prior_path: Path | None,
     stack_text: str,
     query: str | None,
+    model_name: str | None,
+    revision: str | None,
+    dtype: str,
+    device: str,
     explained: bool,
     html: Path | None,
     as_json: bool,
@@ -49,7 +61,8 @@ def route(
     if query is not None:
         encode = tokenizer_of(cartridge).encode
         asked = Query(tuple(encode(query, add_special_tokens=False)))
-    manifest = router.route(cartridge, asked, prior)
+    probe = _probe(cartridge, model_name, revision, dtype, device) if model_name else None
+    manifest = router.route(cartridge, asked, prior, probe)
     decode = _decoder(cartridge) if explained or html else None
     reasons = explain(manifest, cartridge, decode)
     if html:
@@ -58,6 +71,16 @@ def route(
         print_json(_record(manifest, reasons if explained else None))
     else:
         _print(manifest, reasons if explained else None)
+
+
+def _probe(
+    cartridge: Cartridge, model_name: str, revision: str | None, dtype: str, device: str
+) -> Probe:
+    from kri_core.cli.loading import load_model_of
+    from kri_core.substrate.hf import HfProbe
+
+    model = load_model_of(cartridge, model_name, revision, dtype, device)
+    return HfProbe(model, cartridge, texts=(), batch=1)  # reads only the blocks it is shown
 
 
 def _decoder(cartridge: Cartridge) -> Callable[[Sequence[int]], str] | None:

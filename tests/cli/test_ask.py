@@ -31,7 +31,7 @@ def test_json_says_what_was_routed_and_what_it_cost(kri, here):
     assert answer["kept_fraction"] == 10 / 21
     assert answer["kv_bytes"] == (10 * 16 + 13) * 3 * 2 * 2 * 8 * 4
     assert len(answer["token_ids"]) == len(answer["logprobs"]) <= 3
-    assert answer["timings"].keys() == {"load", "prefill", "decode"}
+    assert answer["timings"].keys() == {"route", "load", "prefill", "decode"}
 
 
 def test_all_blocks_answer_as_plain_transformers(kri, here):

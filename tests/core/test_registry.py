@@ -6,6 +6,7 @@ import re
 import pytest
 
 import kri_core
+from kri_core.catalogue import DISTRIBUTION_OF
 from kri_core.config import PluginRef
 from kri_core.errors import PluginError
 from kri_core.loading import load
@@ -436,11 +437,12 @@ def test_the_trap_of_these_tests_springs(environment):
         ("scorer", "jove:callisto", "no scorer 'callisto' in a package 'jove'; see kri-core list-"),
         ("scorer", "ganymed", "no scorer is called 'ganymed'; did you mean ganymede?"),
         ("scorer", "zzz", "no scorer is called 'zzz'; see kri-core list-plugins"),
-        ("scorer", "quest", "'quest' is not installed; pip install kri-plugin-q"),
-        ("scorer", "guest", "no scorer is called 'guest'; quest comes with: pip install kri-plug"),
+        ("scorer", "charon", "'charon' is not installed; pip install kri-plugin-pluto"),
+        ("scorer", "sharon", "no scorer is called 'sharon'; charon comes with: pip install kri-"),
     ],
 )
-def test_an_unknown_name_gets_the_nearest_advice(three, slot, ref, said):
+def test_an_unknown_name_gets_the_nearest_advice(three, monkeypatch, slot, ref, said):
+    monkeypatch.setitem(DISTRIBUTION_OF, "charon", "kri-plugin-pluto")
     three.install("mars", {"repair": {"deimos": "deimos"}}, {"deimos": TRAP})
     dist, _, name = ref.rpartition(":")
 

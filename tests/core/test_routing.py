@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kri_core.builtin import top_k
+from kri_core.catalogue import DISTRIBUTION_OF
 from kri_core.config import PluginRef, RoutingConfig
 from kri_core.errors import ArtifactError, ConfigError, PluginError
 from kri_core.grammar import parse
@@ -411,11 +412,12 @@ def test_a_prior_of_nothing_but_a_summary_brings_its_scorer(plugin, make_cartrid
     assert (manifest.kept, manifest.stack) == ((3, 4, 5), "A0R0K3(asks)")
 
 
-def test_the_scorer_of_a_summary_must_be_installed(make_cartridge):
+def test_the_scorer_of_a_summary_must_be_installed(make_cartridge, monkeypatch):
+    monkeypatch.setitem(DISTRIBUTION_OF, "asks", "kri-plugin-asks")
     cartridge = make_cartridge(9)
-    prior = prior_of(cartridge, "quest", summary={"mean": torch.arange(9)})
+    prior = prior_of(cartridge, "asks", summary={"mean": torch.arange(9)})
 
-    with pytest.raises(PluginError, match="'quest' is not installed; pip install kri-plugin-q"):
+    with pytest.raises(PluginError, match="'asks' is not installed; pip install kri-plugin-asks"):
         router("A0R0K3").route(cartridge, Query((4,)), prior)
 
 
@@ -427,6 +429,31 @@ def test_a_summary_nobody_signed_needs_its_scorer_named(plugin, make_cartridge):
     said = "the prior does not say which scorer made its summary; name the scorer"
     with pytest.raises(ConfigError, match=said):
         router("A0R0K3").route(cartridge, Query((4,)), prior)
+
+
+PICKY = "@frozen\nclass Params:\n    source: str = 'pinned'\n" + ASKS
+
+
+@pytest.mark.parametrize("recorded", [{}, {"source": "layer0"}])
+def test_a_summary_made_without_parameters_serves_them_all(plugin, make_cartridge, recorded):
+    """They say how a question is read; the stack's count, and the record carries them."""
+    plugin("scorer", "asks", PICKY)
+    cartridge = make_cartridge(9)
+    prior = prior_of(cartridge, "asks", recorded, summary={"mean": torch.arange(9)})
+    manifest = router("A0R0K3(asks[source=full])").route(cartridge, Query((4,)), prior)
+
+    assert manifest.stack == "A0R0K3(asks[source=full])"
+    left_out = router("A0R0K3").route(cartridge, Query((4,)), prior).stack
+    assert parse(left_out).scorer == PluginRef("asks", recorded)
+
+
+def test_a_summary_made_with_parameters_serves_only_those(plugin, make_cartridge):
+    plugin("scorer", "asks", PICKY.replace("blocks(cartridge)", "blocks(cartridge, params)"))
+    cartridge = make_cartridge(9)
+    prior = prior_of(cartridge, "asks", summary={"mean": torch.arange(9)})
+
+    with pytest.raises(ArtifactError, match=r"names scorer asks\[source=full\], the prior was"):
+        router("A0R0K3(asks[source=full])").route(cartridge, Query((4,)), prior)
 
 
 def test_a_query_aware_scorer_without_a_question_is_refused(plugin, make_cartridge):
