@@ -1,0 +1,1 @@
+"""Eigenvector centrality: score a block by its place in the graph of who attends to whom."""
