@@ -450,9 +450,10 @@ def test_an_unknown_name_gets_the_nearest_advice(three, monkeypatch, slot, ref, 
         Registry.discover().find(slot, PluginRef(name, dist=dist or None))
 
 
-def test_advice_names_both_the_installed_and_the_installable_neighbour(environment):
-    environment.install("jove", {"scorer": {"quets": "io_moon"}}, {"io_moon": TRAP})
+def test_advice_names_both_the_installed_and_the_installable_neighbour(environment, monkeypatch):
+    monkeypatch.setitem(DISTRIBUTION_OF, "charon", "kri-plugin-pluto")
+    environment.install("jove", {"scorer": {"charno": "io_moon"}}, {"io_moon": TRAP})
 
-    said = "no scorer is called 'questt'; did you mean quets? quest comes with: pip install kri-pl"
+    said = "no scorer is called 'charonn'; did you mean charno? charon comes with: pip install kri-"
     with pytest.raises(PluginError, match=re.escape(said)):
-        Registry.discover().find("scorer", PluginRef("questt"))
+        Registry.discover().find("scorer", PluginRef("charonn"))
