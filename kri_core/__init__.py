@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from kri_core.prior import Prior, PriorMeta
     from kri_core.probe import PrefillChunk, PrefillWatcher, Probe, ProbeText, Readout
     from kri_core.ranking import Ranking
+    from kri_core.repairing import RepairParams, most_deviating
     from kri_core.routing import Router
     from kri_core.types import (
         BlockScores,
@@ -53,6 +54,7 @@ _HOMES = {
     "hookspecs": ("hookimpl",),
     "config": ("PluginRef", "RoutingConfig"),
     "grammar": ("parse",),
+    "repairing": ("RepairParams", "most_deviating"),
     "routing": ("Router",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -77,6 +79,7 @@ __all__ = [
     "Query",
     "Ranking",
     "Readout",
+    "RepairParams",
     "RepairPlan",
     "Router",
     "RoutingConfig",
@@ -85,6 +88,7 @@ __all__ = [
     "block_features",
     "centre_means",
     "hookimpl",
+    "most_deviating",
     "parse",
 ]
 

@@ -126,7 +126,12 @@ class Splitter:
 
 
 class Repairer:
-    """Slot `repair`, group `kri_core.repairs`: which kept tokens are computed afresh."""
+    """Slot `repair`, group `kri_core.repairs`: which kept tokens are computed afresh.
+
+    Fresh KV comes from a reference. A module whose `Params` extends `kri_core.RepairParams` lets a
+    stack choose it, and what is measured; any other is given that class's defaults. Several repairs
+    of a stack go one after the other, each on the KV that the one before left.
+    """
 
     @hookspec(firstresult=True)
     def kri_plan_repair(
@@ -135,7 +140,8 @@ class Repairer:
         """Choose the tokens to refresh; called once per request, after load, before decode.
 
         manifest: what was kept; deviation: float32 [token], squared distance of stored to fresh
-        KV, one per kept token. Returns ascending, distinct indices into the kept tokens.
+        KV on the check layer, one per kept token: of the kept blocks, then of the tail. Returns
+        ascending, distinct indices into the kept tokens; none is allowed.
         """
 
 

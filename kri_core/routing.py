@@ -12,7 +12,7 @@ from kri_core.prior import Prior
 from kri_core.ranking import Ranking
 from kri_core.registry import Registry
 from kri_core.scoring import request_scores, scorer_of
-from kri_core.stack import Stack
+from kri_core.stack import Member, Stack
 from kri_core.types import BlockScores, Cartridge, Manifest, Query, RepairPlan, Split
 
 if TYPE_CHECKING:
@@ -68,26 +68,23 @@ class Router:
 
     def plan_repairs(self, manifest: Manifest, deviation: Tensor) -> tuple[RepairPlan, ...]:
         """Ask each repair, in the order written, which kept tokens it refreshes."""
-        tokens = int(deviation.shape[0])
-        return tuple(
-            check_repair(
-                repair.plugin,
-                repair.call(REPAIR, manifest=manifest, deviation=deviation),
-                tokens,
-            )
-            for repair in self.stack.repairs
-        )
+        return tuple(self.plan_repair(it, manifest, deviation) for it in self.stack.repairs)
+
+    def plan_repair(self, repair: Member, manifest: Manifest, deviation: Tensor) -> RepairPlan:
+        """Ask one of the stack's repairs: each may measure deviation in its own way."""
+        answer = repair.call(REPAIR, manifest=manifest, deviation=deviation)
+        return check_repair(repair.plugin, answer, int(deviation.shape[0]))
 
     def _split(self, cartridge: Cartridge) -> Split:
         member, budget = self.stack.split, self.stack.config.budget
+        answer = member.call(SPLIT, layout=cartridge.layout, budget=budget)
+        return check_split(member.plugin, answer, cartridge.layout, budget)
+
     def _pooled(self, scores: BlockScores, split: Split) -> tuple[float, ...]:
         """The scores the selector ranks by; a plain mean for one that does not say how."""
         params = self.stack.selector.params
         ranking = params if isinstance(params, Ranking) else Ranking()
         return tuple(ranking.pooled(scores, split).tolist())
-
-        answer = member.call(SPLIT, layout=cartridge.layout, budget=budget)
-        return check_split(member.plugin, answer, cartridge.layout, budget)
 
     def _select(
         self, cartridge: Cartridge, split: Split, scores: BlockScores | None, prior: Prior | None

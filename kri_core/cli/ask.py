@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ from kri_core.cli.options import (
 from kri_core.cli.output import print_json, size
 
 if TYPE_CHECKING:
-    from kri_core.substrate.hf import Answer
+    from kri_core.substrate.hf import Answer, Repair
     from kri_core.types import Manifest
 
 
@@ -52,12 +53,14 @@ def ask(
     from kri_core.artifacts import read_cartridge, read_prior
     from kri_core.cli.loading import load_model_of
     from kri_core.grammar import parse
+    from kri_core.repairing import check_references, repair_params
     from kri_core.routing import Router
-    from kri_core.substrate.hf import HfProbe, answer, question_ids
+    from kri_core.substrate.hf import HfProbe, answer, question_ids, run_repairs
     from kri_core.types import Query
 
     router = Router.from_config(parse(stack_text))
     cartridge = read_cartridge(cartridge_path)
+    check_references(cartridge, [repair_params(it.params) for it in router.stack.repairs])
     prior = read_prior(prior_path) if prior_path else None
     model = load_model_of(cartridge, model_name, revision, dtype, device)
     token_ids = question_ids(model, question, cartridge.token_ids, chat_template)
@@ -65,13 +68,14 @@ def ask(
     start = time.perf_counter()
     manifest = router.route(cartridge, Query(token_ids), prior, probe)
     routed = time.perf_counter() - start
-    answered = answer(model, cartridge, manifest.kept, token_ids, max_new_tokens)
+    prefix, repairs = run_repairs(model, cartridge, router, manifest, token_ids)
+    answered = answer(model, cartridge, manifest.kept, token_ids, max_new_tokens, repaired=prefix)
     text = model.tokenizer.decode(answered.token_ids, skip_special_tokens=True)
     if as_json:
-        print_json(_record(manifest, answered, text, routed))
+        print_json(_record(manifest, answered, text, routed) | {"repair": _repair_record(repairs)})
     else:
         click.echo(text)
-        _print_cost(manifest, answered, routed)
+        _print_cost(manifest, answered, routed, repairs)
 
 
 def _record(manifest: Manifest, answered: Answer, text: str, routed: float) -> dict[str, object]:
@@ -99,9 +103,37 @@ def _timings(answered: Answer, routed: float) -> dict[str, float]:
     }
 
 
-def _print_cost(manifest: Manifest, answered: Answer, routed: float) -> None:
+def _repair_record(repairs: Sequence[Repair]) -> object:
+    """None without a repair, one object for one, a list in the stack's order for several."""
+    records = [
+        {
+            "name": repair.name,
+            "reference": repair.params.reference,
+            "refreshed": len(repair.report.refreshed),
+            "kept_tokens": repair.report.num_kept_tokens,
+            "deviation_mean": repair.report.deviation_mean,
+            "deviation_max": repair.report.deviation_max,
+            "deviation_sum": repair.report.deviation_sum,
+            "share_captured": repair.report.share_captured,
+            "seconds": repair.seconds,
+        }
+        for repair in repairs
+    ]
+    return records if len(records) > 1 else next(iter(records), None)
+
+
+def _print_cost(
+    manifest: Manifest, answered: Answer, routed: float, repairs: Sequence[Repair]
+) -> None:
     """What it took, on stderr: stdout is the answer."""
     kept = f"{len(manifest.kept)} of {manifest.total_blocks} blocks"
     timings = _timings(answered, routed)
     seconds = ", ".join(f"{name} {value:.2f} s" for name, value in timings.items())
     click.echo(f"{manifest.stack}: {kept}, {size(answered.kv_bytes)} of KV; {seconds}", err=True)
+    for repair in repairs:
+        report = repair.report
+        click.echo(
+            f"{repair.name}: {len(report.refreshed)} of {report.num_kept_tokens} tokens refreshed, "
+            f"{report.share_captured:.0%} of the deviation; {repair.seconds:.2f} s",
+            err=True,
+        )

@@ -69,7 +69,6 @@ def test_without_json_stdout_is_the_answer_alone(kri, here):
         (["--stack", "A1R2K7(kri-d)"], 2, "bake a prior first (kri-core bake --scorer kri-d)"),
         (["--stack", "A1R2"], 2, "'A1R2' is not a split tag; write A<anchor>R<recent>K<mid>"),
         (["--stack", "A1R2K7(eigen)"], 3, "'eigen' is not installed; pip install kri-plugin-eigen"),
-        (["--stack", "A1R2K7+xa25"], 3, "'xa25' is not installed; pip install kri-plugin-xa25"),
         (["--stack", "whole", "--prior", "gone.pt"], 4, "gone.pt: cannot be opened"),
         (["--stack", "whole", "--model", "./gone"], 5, "model './gone' is not a directory"),
         (["--stack", "whole", "--device", "cuda:99"], 5, "device 'cuda:99' is not there"),

@@ -5,12 +5,13 @@ from __future__ import annotations
 from kri_core.substrate.hf.agreement import divergence
 from kri_core.substrate.hf.build import build_cartridge, build_from_tokens
 from kri_core.substrate.hf.chat import document_ids, question_ids
-from kri_core.substrate.hf.generate import Answer, answer, load_cache, stop_ids
+from kri_core.substrate.hf.generate import Answer, answer, load_cache, load_prefix, stop_ids
 from kri_core.substrate.hf.identity import tokenizer_digest
 from kri_core.substrate.hf.journal import DiskJournal, Journal, MemoryJournal, journal_scope
 from kri_core.substrate.hf.load import load_model, load_tokenizer
 from kri_core.substrate.hf.model import HfModel
 from kri_core.substrate.hf.probe import HfProbe, probe_texts
+from kri_core.substrate.hf.repair import Repair, repair, run_repairs
 
 __all__ = [
     "Answer",
@@ -19,6 +20,7 @@ __all__ = [
     "HfProbe",
     "Journal",
     "MemoryJournal",
+    "Repair",
     "answer",
     "build_cartridge",
     "build_from_tokens",
@@ -27,9 +29,12 @@ __all__ = [
     "journal_scope",
     "load_cache",
     "load_model",
+    "load_prefix",
     "load_tokenizer",
     "probe_texts",
     "question_ids",
+    "repair",
+    "run_repairs",
     "stop_ids",
     "tokenizer_digest",
 ]

@@ -43,14 +43,16 @@ def answer(
     question: Sequence[int],
     max_new_tokens: int = 64,
     stop: Collection[int] | None = None,
+    repaired: Prefix | None = None,
 ) -> Answer:
     """Greedy answer to a question's token ids over the given blocks and the tail.
 
-    `stop` are the token ids that end an answer; None: the model's own.
+    `stop` are the token ids that end an answer; None: the model's own. `repaired` is what a repair
+    made of the same blocks; None: they are loaded as stored.
     """
     first = _check(model, cartridge, question, max_new_tokens)
     clock = [_now(model)]
-    cache = load_cache(model, cartridge, blocks)
+    cache = _cache_of(load_prefix(model, cartridge, blocks) if repaired is None else repaired)
     kv_bytes = sum(side.nbytes for layer in layers_of(cache) for side in layer)
     clock.append(_now(model))
     asked = model.tokens(question), model.positions(first, len(question))
@@ -80,13 +82,21 @@ def _check(model: HfModel, cartridge: Cartridge, question: Sequence[int], limit:
 
 def load_cache(model: HfModel, cartridge: Cartridge, blocks: Sequence[int]) -> Any:  # noqa: ANN401
     """A DynamicCache of the given blocks, in the document's order, and the tail."""
+    return _cache_of(load_prefix(model, cartridge, blocks))
+
+
+def load_prefix(model: HfModel, cartridge: Cartridge, blocks: Sequence[int]) -> Prefix:
+    """K and V of the given blocks, in the document's order, and the tail."""
     total = cartridge.layout.num_blocks
     if len(set(blocks)) != len(blocks) or not set(blocks) <= set(range(total)):
         raise ConfigError(
             f"blocks must be distinct numbers below {total}, the cartridge's count; "
             f"got {list(blocks)}"
         )
-    prefix = Prefix.of(cartridge, model.dtype, model.device, sorted(blocks))
+    return Prefix.of(cartridge, model.dtype, model.device, sorted(blocks))
+
+
+def _cache_of(prefix: Prefix) -> Any:  # noqa: ANN401
     cache = DynamicCache()
     for layer, (key, value) in enumerate(zip(prefix.keys, prefix.values, strict=True)):
         cache.update(key[None], value[None], layer)
