@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from kri_core.probe import PrefillChunk, PrefillWatcher, Probe, ProbeText, Readout
     from kri_core.ranking import Ranking
     from kri_core.repairing import RepairParams, most_deviating
+    from kri_core.rope import Rope
     from kri_core.routing import Router
     from kri_core.types import (
         BlockScores,
@@ -55,6 +56,7 @@ _HOMES = {
     "config": ("PluginRef", "RoutingConfig"),
     "grammar": ("parse",),
     "repairing": ("RepairParams", "most_deviating"),
+    "rope": ("Rope",),
     "routing": ("Router",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -81,6 +83,7 @@ __all__ = [
     "Readout",
     "RepairParams",
     "RepairPlan",
+    "Rope",
     "Router",
     "RoutingConfig",
     "Split",

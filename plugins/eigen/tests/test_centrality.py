@@ -1,11 +1,14 @@
 """What is refused, and that NaN is not taken for an answer."""
 
+from functools import partial
+
 import pytest
 import torch
-from kri_plugin_eigen import centrality, eigen, pagerank
+from kri_plugin_eigen import centrality, eigen, graph, pagerank
 from kri_plugin_eigen.block_graph_params import BlockGraphParams
 
 from kri_core import ConfigError, Layout
+from kri_core.testing import FakeModel, watched
 
 
 def test_a_walk_that_swings_to_and_fro_is_an_error():
@@ -16,6 +19,20 @@ def test_a_walk_that_swings_to_and_fro_is_an_error():
     with pytest.raises(ConfigError, match=wanted):
         centrality.perron(edges, 1e-9)
     assert centrality.perron(edges, 0.05).argmax() == 0
+
+
+@pytest.mark.parametrize("heads", graph.WEIGHTS)
+def test_float32_ranks_as_float64(heads):
+    rankings = []
+    finish = partial(centrality.eigen, lift_cap=50.0, epsilon=0.05)
+    for dtype in (torch.float32, torch.float64):
+        model = FakeModel.random(dtype=dtype)
+        doc = model.layout(4, 62)
+        trace = model.run([7 * t % 64 for t in range(62)], range(62))
+        scores = watched(graph.BlockGraph(doc, heads, 3, finish), trace.weights, doc)
+        rankings.append(scores.flatten().argsort(stable=True).tolist())
+
+    assert rankings[0] == rankings[1]
 
 
 def test_nan_stays_nan():

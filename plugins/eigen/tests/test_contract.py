@@ -33,3 +33,11 @@ class TestKatz(ScorerContract):
 
 class TestPagerank(ScorerContract):
     plugin = "pagerank"
+
+
+class TestEigenSynthq(ScorerContract):
+    plugin = "eigen-synthq"
+
+
+class TestEigenSynthqWithoutTheFirstBlock(ScorerContract):
+    plugin = "eigen-synthq[sink=block]"

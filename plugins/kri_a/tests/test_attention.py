@@ -30,6 +30,27 @@ def test_bfloat16_swaps_only_what_is_nearly_tied():
         assert before[before * after < 0].abs().lt(1e-2).all()
 
 
+@pytest.mark.parametrize(
+    "watch",
+    [
+        attention_mass.last_token,
+        attention_mass.last_token_of_all_heads,
+        attention_mass.heavy_hitters,
+        lambda doc: attention_mass.over_prefill(doc, "lift", 2, 0),
+        lambda doc: ObservationWindow(doc, 6, 5),
+    ],
+)
+def test_float32_ranks_as_float64(watch):
+    rankings = []
+    for dtype in (torch.float32, torch.float64):
+        model = FakeModel.random(dtype=dtype)
+        trace = model.run([7 * t % 64 for t in range(62)], range(62))
+        scores = watched(watch(model.layout(4, 62)), trace.weights, model.layout(4, 62))
+        rankings.append(scores.double().mean((0, 1)).argsort(stable=True).tolist())
+
+    assert rankings[0] == rankings[1]
+
+
 def test_only_the_tokens_it_needs_are_prefilled():
     doc = Layout(1, 1, 8, block_size=16, num_tokens=200)
 
