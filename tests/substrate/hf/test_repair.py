@@ -245,7 +245,6 @@ def test_an_honest_cartridge_does_not_deviate_from_its_document(model, cartridge
     got, report = repair(model, cartridge, stored, top(7), params)
 
     assert report.deviation_max < 1e-5
-    assert report.share_captured == 0 or report.deviation_max > 0
     for one, other in zip(got.keys + got.values, stored.keys + stored.values, strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-5)
 
