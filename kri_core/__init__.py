@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from kri_core.calibration import Calibration
     from kri_core.config import PluginRef, RoutingConfig
     from kri_core.errors import (
         ArtifactError,
@@ -50,6 +51,7 @@ _HOMES = {
     ),
     "ranking": ("Ranking",),
     "features": ("block_features", "centre_means"),
+    "calibration": ("Calibration",),
     "prior": ("Prior", "PriorMeta"),
     "probe": ("PrefillChunk", "PrefillWatcher", "Probe", "ProbeText", "Readout"),
     "hookspecs": ("hookimpl",),
@@ -64,6 +66,7 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 __all__ = [
     "ArtifactError",
     "BlockScores",
+    "Calibration",
     "Cartridge",
     "ConfigError",
     "EngineError",

@@ -76,6 +76,7 @@ def _meta(
 ) -> PriorMeta:
     layout, model = cartridge.layout, cartridge.model
     asked = needs_probe(scorer) and probe is not None
+    calibration = probe.calibration if probe and scorer.plugin.reads_calibration else None
     return PriorMeta(
         algorithm=scorer.ref.name,
         algorithm_version=scorer.plugin.row.version,
@@ -94,6 +95,7 @@ def _meta(
         probe_sha256=tuple(digest(text.token_ids) for text in probe.texts)
         if asked and probe is not None
         else None,
+        calib_sha256=calibration.sha256 if calibration else None,
         dtype="float32",
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
     )

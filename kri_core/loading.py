@@ -50,6 +50,11 @@ class Plugin:
         """A selector that may keep fewer than mid_budget blocks."""
         return bool(getattr(self.hooks, "STOPS_EARLY", False))
 
+    @property
+    def reads_calibration(self) -> bool:
+        """A scorer whose priors depend on the model's calibration."""
+        return bool(getattr(self.hooks, "READS_CALIBRATION", False))
+
 
 def load(row: PluginRow) -> Plugin:
     """Import and check; whatever goes wrong is a PluginError with package, error and fix."""

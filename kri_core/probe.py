@@ -10,6 +10,7 @@ from attrs import frozen
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from kri_core.calibration import Calibration
     from kri_core.rope import Rope
 
 Removal = Literal["mask", "reprefill"]
@@ -118,6 +119,10 @@ class Probe(Protocol):
     @property
     def rope(self) -> Rope:
         """The model's rotary position embedding."""
+
+    @property
+    def calibration(self) -> Calibration | None:
+        """How the model's queries lie before RoPE; None where `kri-core calibrate` has not run."""
 
     def output_projection(self, layer: int) -> Tensor:
         """What a layer's heads are mixed by, float32 [q_head, head_dim, dim]; refused if unknown.

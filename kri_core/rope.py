@@ -32,6 +32,18 @@ class Rope:
             return torch.view_as_complex(turned.reshape(*turned.shape[:-1], count, 2))
         return torch.complex(turned[..., :count], turned[..., count:])
 
+    def pairs(self, vectors: Tensor) -> Tensor:
+        """All dimensions as complex numbers, [..., head_dim] → [..., pair]: the bands come first.
+
+        Then the dimensions that the model does not rotate, the first half with the second.
+        """
+        import torch
+        from torch.nn.functional import pad
+
+        rest = vectors[..., 2 * len(self.inv_freq) :].double()
+        rest = pad(rest, (0, rest.shape[-1] % 2))
+        return torch.cat([self.bands(vectors), torch.complex(*rest.chunk(2, -1))], -1)
+
     def turn(self, vectors: Tensor, positions: Tensor) -> Tensor:
         """Turn vectors [..., token, head_dim] by positions [token], in the vectors' dtype.
 

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from kri_core.artifacts.calibration_file import (
+    calibration_path,
+    find_calibration,
+    read_calibration,
+    write_calibration,
+)
 from kri_core.artifacts.cartridge_file import (
     read_cartridge,
     read_cartridge_header,
@@ -19,16 +25,20 @@ from kri_core.artifacts.sealing import block_major, seal
 __all__ = [
     "CartridgeHeader",
     "block_major",
+    "calibration_path",
     "check_model",
     "check_target",
     "convert_cartridge",
     "convert_prior",
+    "find_calibration",
+    "read_calibration",
     "read_cartridge",
     "read_cartridge_header",
     "read_foreign_cartridge",
     "read_prior",
     "seal",
     "verify_cartridge",
+    "write_calibration",
     "write_cartridge",
     "write_prior",
 ]

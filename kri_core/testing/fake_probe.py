@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from kri_core.calibration import Calibration
 from kri_core.probe import PrefillChunk, ProbeText, Reading, Readout, Removal
 from kri_core.rope import Rope
 from kri_core.testing.fake_model import ROPE_THETA, FakeModel, Trace
@@ -45,6 +46,14 @@ class FakeProbe:
         """As the protocol says."""
         half = self.cartridge.layout.head_dim // 2
         return Rope(ROPE_THETA ** (-torch.arange(half).double() / half), 1.0, interleaved=False)
+
+    @property
+    def calibration(self) -> Calibration | None:
+        """As the protocol says, measured on 64 tokens."""
+        trace = self.model.run(range(64), range(64))
+        queries = self.rope.pairs(trace.pre_rope_queries)  # [layer, q_head, token, pair]
+        centre, length = queries.mean(2).to(torch.complex64), queries.abs().mean(2).float()
+        return Calibration(centre, length, self.cartridge.model.fingerprint, 64)
 
     def output_projection(self, layer: int) -> Tensor:
         """As the protocol says."""

@@ -23,6 +23,17 @@ def test_pairs_are_halves_or_neighbours():
     assert Rope(torch.ones(2).double(), 1.0, True).bands(vector).tolist() == [1 + 2j, 3 + 4j]
 
 
+def test_dimensions_that_are_not_rotated_pair_after_the_bands():
+    """By halves whatever the style; of an odd number the last is alone."""
+    vector = torch.arange(1.0, 8)
+    for interleaved, band in ((False, 1 + 2j), (True, 1 + 2j)):
+        rope = Rope(torch.ones(1).double(), 1.0, interleaved)
+        assert rope.pairs(vector[:6]).tolist() == [band, 3 + 5j, 4 + 6j]
+        assert rope.pairs(vector).tolist() == [band, 3 + 6j, 4 + 7j, 5]
+    whole = Rope(torch.ones(3).double(), 1.0, False)
+    assert whole.pairs(vector[:6]).equal(whole.bands(vector[:6]))
+
+
 def test_turning_back_undoes_the_model_s_own_rotation(tiny_llama, tiny_cartridge):
     """Keys of the same token at two positions are equal once turned back (layer 0)."""
     from kri_core.testing import tiny

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kri_core.substrate.hf.agreement import divergence
 from kri_core.substrate.hf.build import build_cartridge, build_from_tokens
+from kri_core.substrate.hf.calibrate import calibrate
 from kri_core.substrate.hf.chat import document_ids, question_ids
 from kri_core.substrate.hf.generate import Answer, answer, load_cache, load_prefix, stop_ids
 from kri_core.substrate.hf.identity import tokenizer_digest
@@ -24,6 +25,7 @@ __all__ = [
     "answer",
     "build_cartridge",
     "build_from_tokens",
+    "calibrate",
     "divergence",
     "document_ids",
     "journal_scope",

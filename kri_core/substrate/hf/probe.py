@@ -10,6 +10,8 @@ import torch
 from attrs import Factory, frozen
 from torch import Tensor
 
+from kri_core.artifacts import find_calibration
+from kri_core.calibration import Calibration
 from kri_core.errors import ConfigError, PluginError
 from kri_core.probe import PrefillChunk, ProbeText, Reading, Readout, Removal
 from kri_core.rope import Rope
@@ -51,6 +53,11 @@ class HfProbe:
     def rope(self) -> Rope:
         """As the protocol says."""
         return self.model.anatomy.rotary.rope
+
+    @property
+    def calibration(self) -> Calibration | None:
+        """As the protocol says."""
+        return find_calibration(self.model.identity.fingerprint)
 
     def output_projection(self, layer: int) -> Tensor:
         """As the protocol says."""
