@@ -60,10 +60,10 @@ class Scorer:
         """
 
     @hookspec(firstresult=True)
-    def kri_rank_blocks(self, cartridge: Cartridge, params: object) -> RankedBlocks:
+    def kri_rank_blocks(self, cartridge: Cartridge, probe: Probe, params: object) -> RankedBlocks:
         """Pick the best blocks for each budget, best first; called once per bake.
 
-        Returns a dict of total budgets, 1 to the number of blocks, to as many distinct blocks. The
+        cartridge, probe: as for `kri_score_blocks`. Returns a dict of total budgets, 1 to the number of blocks, to as many distinct blocks. The
         blocks for one budget need not be among those for a larger one.
         """
 

@@ -1,0 +1,23 @@
+"""knorm: a block with a short key draws much attention (arXiv 2406.11430).
+
+Cost: one pass over the keys, no model.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kri_core import hookimpl
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from kri_core import Cartridge
+
+
+@hookimpl
+def kri_score_blocks(cartridge: Cartridge) -> Tensor:
+    """Largest of a block's −‖key‖₂, [layer, kv_head, block]."""
+    from kri_plugin_kmeans.key_scores import shortness
+
+    return shortness(cartridge)
