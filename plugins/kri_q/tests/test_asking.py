@@ -74,3 +74,51 @@ def test_only_what_is_shown_counts():
 
     assert queries(DOCUMENT, "pinned").equal(queries(other, "pinned"))
     assert not queries(DOCUMENT, "full").equal(queries(other, "full"))
+
+
+def scores_of(scorer, model, document, source="full"):
+    asker = FakeProbe(model, document, texts=())
+    args = (document, asker) if scorer is centre else (document,)
+    summary = scorer.kri_summarise_blocks(*args)
+    split = Split.pin(document.layout.num_blocks, anchor=1, recent=1)
+    params = scorer.Params(source=source)
+    return scorer.kri_score_query(summary, Query((3, 8, 1)), split, asker, params)
+
+
+@pytest.mark.parametrize("scorer", SCORERS.values(), ids=SCORERS)
+def test_float32_ranks_as_float64(scorer):
+    rankings = []
+    for dtype in (torch.float32, torch.float64):
+        model = FakeModel.random(dtype=dtype)
+        document = model.cartridge(range(60), dtype=dtype)
+        scores = scores_of(scorer, model, document)
+        rankings.append(scores.mean((0, 1)).argsort().tolist())
+
+    assert rankings[0] == rankings[1]
+
+
+@pytest.mark.parametrize("scorer", [mean, cumulant, quest])
+def test_scores_move_with_the_blocks(scorer):
+    """Order of storage says nothing; kri-q-centre is left out, for it needs to know positions."""
+    order = [3, 0, 5, 1, 4, 2]
+    moved = evolve(DOCUMENT, kv=DOCUMENT.kv[order])
+    plain = scores_of(scorer, MODEL, DOCUMENT)
+
+    torch.testing.assert_close(
+        scores_of(scorer, MODEL, moved), plain[..., order], rtol=0, atol=1e-5
+    )
+    assert not torch.allclose(plain, plain[..., order], atol=1e-2)
+
+
+@pytest.mark.parametrize("scorer", [mean, cumulant, quest])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_half_precision_cartridge_is_summed_in_full(scorer, dtype):
+    """Sixteen equal keys: their mean, and the block's bounds, are the key itself."""
+    document = MODEL.cartridge((7,) * 32, block_size=16, dtype=dtype)
+    equal = evolve(document, kv=document.kv[..., :1, :].expand_as(document.kv))
+    parts = scorer.kri_summarise_blocks(equal)
+
+    key = equal.kv[:, :, 0, :, 0].permute(1, 2, 0, 3).float()  # [layer, kv_head, block, head_dim]
+    kept = [parts[name] for name in ("mean", "least", "greatest") if name in parts]
+    assert kept
+    assert all(part.float().equal(key) for part in kept)
