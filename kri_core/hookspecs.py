@@ -63,8 +63,9 @@ class Scorer:
     def kri_rank_blocks(self, cartridge: Cartridge, probe: Probe, params: object) -> RankedBlocks:
         """Pick the best blocks for each budget, best first; called once per bake.
 
-        cartridge, probe: as for `kri_score_blocks`. Returns a dict of total budgets, 1 to the number of blocks, to as many distinct blocks. The
-        blocks for one budget need not be among those for a larger one.
+        cartridge, probe: as for `kri_score_blocks`. Returns a dict of total budgets, 1 to the
+        number of blocks, to as many distinct blocks. The blocks for one budget need not be among
+        those for a larger one.
         """
 
     @hookspec(firstresult=True)

@@ -51,7 +51,7 @@ def test_the_contract_page_names_every_hook_and_exit_code(root):
     hooks = [hook for spec in hookspecs.SLOTS.values() for hook in vars(spec) if "kri_" in hook]
     raised = [kind for kind in vars(errors).values() if hasattr(kind, "exit_code")]
 
-    assert len(hooks) == 6
+    assert len(hooks) == 8
     assert [hook for hook in hooks if f"`{hook}`" not in page] == []
     assert [
         kind.__name__ for kind in raised if f"| {kind.exit_code} | `{kind.__name__}` |" not in page
