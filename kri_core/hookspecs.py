@@ -40,6 +40,7 @@ class Scorer:
     `kri_summarise_blocks` with `kri_score_query`, for one that scores questions. The first three
     may add `kri_summarise_blocks` to keep features. One that can do two is two plugins under two
     names. One that watches, or takes `probe` over the document, needs a model and a bake.
+    One whose module sets `READS_CALIBRATION = True` has the calibration recorded in its priors.
     """
 
     @hookspec(firstresult=True)
@@ -73,6 +74,7 @@ class Scorer:
         """Reduce a cartridge to the named tensors `kri_score_query` needs; called once per bake.
 
         Returns a mapping of names to tensors; they are kept in the prior as `summary.<name>`.
+        Without `params` the summary is the same for all of them, so one prior serves them all.
         """
 
     @hookspec(firstresult=True)
