@@ -39,7 +39,8 @@ class Ranking:
     def pooled(self, scores: BlockScores, split: Split) -> Tensor:
         """One score per block, float32 [block]; the defaults are a plain mean.
 
-        With detrend, the trend is that of mid alone; a pinned block has its nearest mid block's.
+        With detrend, the trend is that of mid alone; a pinned block has that of the next mid
+        block, or of the last.
         """
         # A float32 mean sums some columns in another order, so that equal blocks would not tie.
         values = _normalised(scores.values.double(), self.norm)
@@ -89,10 +90,8 @@ def _detrended(pooled: Tensor, mid: tuple[int, ...], window: int) -> Tensor:
     places = torch.tensor(mid, device=logs.device)
     trend = _running_median(logs[places], window)
     blocks = torch.arange(len(logs), device=logs.device)
-    after = torch.searchsorted(places, blocks).clamp(max=len(mid) - 1)
-    before = (after - 1).clamp(min=0)
-    nearer = (blocks - places[before]).abs() < (places[after] - blocks).abs()
-    return (logs - trend[torch.where(nearer, before, after)]).float()
+    nearby = torch.searchsorted(places, blocks).clamp(max=len(mid) - 1)
+    return (logs - trend[nearby]).float()
 
 
 def _running_median(values: Tensor, window: int) -> Tensor:
