@@ -34,17 +34,17 @@ def most_covering(candidates: Candidates) -> tuple[int, ...]:
     Gains only shrink as blocks are added (submodularity), so a gain computed before is a bound:
     only the block with the largest bound is computed again (Minoux, 1978).
     """
-    similarity = candidates.all_cosines().clamp(min=0)
+    similarity = candidates.all_cosines().clamp_(min=0)
     covered = torch.zeros_like(candidates.relevance)  # [block]
     for block in candidates.pinned:
         covered = covered.maximum(similarity[block])
-    bounds = _gains(similarity[list(candidates.mid)], covered, candidates.relevance).tolist()
-    heap = [(-bound, block) for bound, block in zip(bounds, candidates.mid, strict=True)]
+    relevance = candidates.relevance
+    heap = [(-_gain(similarity[b], covered, relevance), b) for b in candidates.mid]
     heapq.heapify(heap)
     chosen: list[int] = []
     while len(chosen) < candidates.wanted:
         _, block = heapq.heappop(heap)
-        gain = float(_gains(similarity[block], covered, candidates.relevance))
+        gain = _gain(similarity[block], covered, relevance)
         if heap and heap[0] < (-gain, block):
             heapq.heappush(heap, (-gain, block))
         else:
@@ -94,6 +94,6 @@ def most_residual(candidates: Candidates, alpha: float) -> tuple[int, ...]:
     return tuple(chosen)
 
 
-def _gains(similarity: Tensor, covered: Tensor, relevance: Tensor) -> Tensor:
-    """Gain of each row of similarities, [..., block] → [...]; float32, so that equal blocks tie."""
-    return ((similarity - covered).clamp(min=0) * relevance).sum(-1).float()
+def _gain(similarity: Tensor, covered: Tensor, relevance: Tensor) -> float:
+    """What a block of these similarities [block] adds to the cover; equal blocks tie."""
+    return float(((similarity - covered).clamp(min=0) * relevance).sum().float())

@@ -216,10 +216,10 @@ PLANTED = {
         "((similarity - covered)",
     ),
     "facility trusts old gains": ("if heap and heap[0] < (-gain, block)", "if False"),
-    "facility takes the least gain": ("[(-bound, block)", "[(bound, block)"),
+    "facility takes the least gain": ("heap = [(-_gain(", "heap = [(_gain("),
     "facility forgets the pins": (
-        "        covered = covered.maximum(similarity[block])\n    bounds",
-        "        pass\n    bounds",
+        "        covered = covered.maximum(similarity[block])\n    relevance",
+        "        pass\n    relevance",
     ),
     "facility sees only the last": (
         "            covered = covered.maximum(similarity[block])",
