@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from kri_core.catalogue import DISTRIBUTION_OF
 from kri_core.substrate.hf import load_model
 
 PRIOR = "priors/doc_kri-d.pt"
@@ -68,14 +69,21 @@ def test_without_json_stdout_is_the_answer_alone(kri, here):
         (["--stack", "A1R2K7"], 2, "has nothing to score blocks with; name a scorer"),
         (["--stack", "A1R2K7(kri-d)"], 2, "bake a prior first (kri-core bake --scorer kri-d)"),
         (["--stack", "A1R2"], 2, "'A1R2' is not a split tag; write A<anchor>R<recent>K<mid>"),
-        (["--stack", "A1R2K7(eigen)"], 3, "'eigen' is not installed; pip install kri-plugin-eigen"),
+        (
+            ["--stack", "A1R2K7(charon)"],
+            3,
+            "'charon' is not installed; pip install kri-plugin-pluto",
+        ),
         (["--stack", "whole", "--prior", "gone.pt"], 4, "gone.pt: cannot be opened"),
         (["--stack", "whole", "--model", "./gone"], 5, "model './gone' is not a directory"),
         (["--stack", "whole", "--device", "cuda:99"], 5, "device 'cuda:99' is not there"),
         (["--stack", "A1R2K7(kri-d-kv-sum)", "--prior", PRIOR], 4, "prior was baked by kri-d"),
     ],
 )
-def test_a_bad_request_is_one_error_and_an_exit_code(kri, here, arguments, code, message):
+def test_a_bad_request_is_one_error_and_an_exit_code(
+    kri, here, monkeypatch, arguments, code, message
+):
+    monkeypatch.setitem(DISTRIBUTION_OF, "charon", "kri-plugin-pluto")
     done = kri("ask", "x", "--cartridge", "doc.safetensors", *arguments)
 
     assert done.code == code

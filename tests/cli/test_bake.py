@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from kri_core.artifacts import read_prior
+from kri_core.catalogue import DISTRIBUTION_OF
 
 BAKE = ("bake", "--cartridge", "doc.safetensors", "--probes", "probes.txt")
 
@@ -87,7 +88,7 @@ def test_a_killed_bake_resumes(kri, here, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["--scorer", "eigen"], 3, "'eigen' is not installed; pip install kri-plugin-eigen"),
+        (["--scorer", "charon"], 3, "'charon' is not installed; pip install kri-plugin-pluto"),
         (["--scorer", "kri-d]"], 2, "']' does not belong here"),
         (["--scorer", "kri-d[removal=zero]"], 2, "removal is one of mask, reprefill; got 'zero'"),
         (["--scorer", "kri-d", "--scorer", "random"], 2, "is one file for 2 scorers"),
@@ -97,7 +98,10 @@ def test_a_killed_bake_resumes(kri, here, tmp_path):
         (["--scorer", "kri-d", "--model", "./gone"], 5, "model './gone' is not a directory"),
     ],
 )
-def test_a_bad_request_is_refused_before_the_work(kri, here, tmp_path, arguments, code, message):
+def test_a_bad_request_is_refused_before_the_work(
+    kri, here, tmp_path, monkeypatch, arguments, code, message
+):
+    monkeypatch.setitem(DISTRIBUTION_OF, "charon", "kri-plugin-pluto")
     done = kri(*BAKE, *arguments, "--out", tmp_path / "p.pt")
 
     assert (done.code, message in done.err) == (code, True), done.err
