@@ -54,9 +54,9 @@ class HfProbe:
         """As the protocol says."""
         return self.model.anatomy.rotary.rope
 
-    @property
+    @cached_property
     def calibration(self) -> Calibration | None:
-        """As the protocol says."""
+        """As the protocol says; read once, so a prior records the one its scores are from."""
         return find_calibration(self.model.identity.fingerprint)
 
     def output_projection(self, layer: int) -> Tensor:

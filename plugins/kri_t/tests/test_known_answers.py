@@ -143,6 +143,20 @@ def check_folded_offsets_are_the_mean_over_offsets(maths):
     close(got, wanted)
 
 
+def check_the_series_is_the_rotated_dot_product(maths):
+    """ALGORITHMS 5.9, test 1, on real vectors, in both styles of RoPE."""
+    keys, queries = draw(2, 30, 8), draw(2, 3, 8, seed=1)
+    for style in (rope(), rope(interleaved=True)):
+        cached, asked = (
+            style.turn(keys, torch.arange(30)),
+            style.turn(queries, torch.full((3,), 64)),
+        )
+        centre = style.pairs(queries)
+        ahead = maths.turns(FREQUENCIES, 63, 1)
+        got = maths.token_scores(style.pairs(cached), centre, centre.abs(), ahead)
+        close(got, asked @ cached.mT)
+
+
 def check_the_mean_of_a_block_is_a_dot_product_with_one_query(maths):
     """ALGORITHMS 5.6: why the mean is not the default pool."""
     keys, centre = complex_draw(1, 8, 4), complex_draw(1, 1, 4, seed=1)

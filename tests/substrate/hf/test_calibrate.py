@@ -78,11 +78,14 @@ def test_a_text_of_few_tokens_is_refused(tiny_llama):
 
 def test_a_probe_finds_the_calibration_of_its_model(tiny_llama, tmp_path, monkeypatch):
     monkeypatch.setenv("KRI_HOME", str(tmp_path))
-    probe = HfProbe(tiny_llama, tiny_cartridge(tiny_llama), texts=(), batch=1)
-    assert probe.calibration is None
+    cartridge = tiny_cartridge(tiny_llama)
+    assert HfProbe(tiny_llama, cartridge, texts=(), batch=1).calibration is None
 
     path = calibration_path(tiny_llama.identity.fingerprint)
     path.parent.mkdir()
     made = calibrate(tiny_llama, TEXT)
     write_calibration(made, path)
+    probe = HfProbe(tiny_llama, cartridge, texts=(), batch=1)
+    assert probe.calibration.sha256 == made.sha256
+    write_calibration(calibrate(tiny_llama, TEXT * 2), path)
     assert probe.calibration.sha256 == made.sha256
