@@ -69,7 +69,8 @@ def bake(
     work = paths[0].parent / f".{cartridge.cart_id}.bake"
     with progress() as report:
         probe = None
-        if any(needs_probe(member) for member in members):
+        # Asked for by name, a model also gives the features that some selectors compare blocks by.
+        if model_name is not None or any(needs_probe(member) for member in members):
             model = load_model_of(cartridge, model_name, revision, dtype, device)
             asked = probe_texts(model, texts)
             journal = DiskJournal(work, journal_scope(model, cartridge, asked))

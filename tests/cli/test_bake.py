@@ -64,6 +64,15 @@ def test_the_ranking_does_not_depend_on_the_batch(kri, here, tmp_path):
     assert orders[0] == orders[1] == orders[2]
 
 
+def test_a_model_that_is_named_gives_features_to_a_scorer_that_needs_none(kri, here, tmp_path):
+    """Selectors compare blocks by them, whoever scored."""
+    for name, more in (("with.pt", ("--model", "model")), ("without.pt", ())):
+        assert kri(*BAKE, "--scorer", "random", *more, "--out", tmp_path / name).code == 0
+
+    assert read_prior(tmp_path / "with.pt").features.shape[0] == 21
+    assert read_prior(tmp_path / "without.pt").features is None
+
+
 def test_a_killed_bake_resumes(kri, here, tmp_path):
     """CASE 15: nothing half-written is listed; finished batches are not computed again."""
     out = tmp_path / "p.pt"
