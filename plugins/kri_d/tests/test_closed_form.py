@@ -95,6 +95,19 @@ def check_all_the_attention_on_one_block_is_finite(maths):
     close(half / output[0, 0] / 5e5, torch.ones(8), 0.1)
 
 
+def check_duplicates_hide_each_other(maths):
+    """ALGORITHMS 1.5: one of two twins moves the output by 2m - m/(1-m), both by 2m."""
+    values = torch.tensor([1.0, 1, 0]).double().reshape(1, 3, 1, 1)
+    nothing = torch.zeros(1, 3, 1, 1, dtype=torch.float64)
+    for mass, ratio in ((0.1, 0.44), (0.3, 0.29), (0.45, 0.09)):
+        masses = torch.tensor([[[mass, mass, 1 - 2 * mass]]]).double()
+        output = torch.full((1, 1, 1), 2 * mass).double()
+        twin, other, unique = maths.shifts(nothing[:, 0], nothing, values, masses, output).flatten()
+        assert float(twin) == float(other) == pytest.approx(2 * mass - mass / (1 - mass))
+        assert float(twin) / (2 * mass) == pytest.approx(ratio, abs=0.005)
+        assert float(unique) == pytest.approx(2 * mass - 1)
+
+
 def check_texts_are_averaged_after_division_by_their_own_mean(maths):
     _, cartridge, probe = one_layer()
     parts = [maths.score_text(cartridge, probe, text) for text in TEXTS]
