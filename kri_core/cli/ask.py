@@ -15,8 +15,10 @@ from kri_core.cli.options import (
     stack_option,
 )
 from kri_core.cli.output import print_json, size
+from kri_core.errors import EngineError
 
 if TYPE_CHECKING:
+    from kri_core.routing import Router
     from kri_core.substrate.hf import Answer
     from kri_core.types import Manifest
 
@@ -50,12 +52,10 @@ def ask(
     """
     from kri_core.artifacts import read_cartridge, read_prior
     from kri_core.cli.loading import load_model_of
-    from kri_core.grammar import parse
-    from kri_core.routing import Router
     from kri_core.substrate.hf import answer, question_ids
     from kri_core.types import Query
 
-    router = Router.from_config(parse(stack_text))
+    router = _router(stack_text)
     cartridge = read_cartridge(cartridge_path)
     prior = read_prior(prior_path) if prior_path else None
     model = load_model_of(cartridge, model_name, revision, dtype, device)
@@ -68,6 +68,20 @@ def ask(
     else:
         click.echo(text)
         _print_cost(manifest, answered)
+
+
+def _router(stack_text: str) -> Router:
+    """What the answer claims to have gone through, it must have gone through."""
+    from kri_core.grammar import parse
+    from kri_core.routing import Router
+
+    router = Router.from_config(parse(stack_text))
+    if router.stack.repairs:
+        raise EngineError(
+            f"the hf engine does not repair yet, and {router.stack.config} names "
+            f"{router.stack.repairs[0].ref}; leave it out"
+        )
+    return router
 
 
 def _record(manifest: Manifest, answered: Answer, text: str) -> dict[str, object]:

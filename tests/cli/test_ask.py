@@ -88,3 +88,16 @@ def test_an_empty_question_is_refused(kri, here):
     done = kri("ask", "", "--cartridge", "doc.safetensors", "--stack", "whole")
 
     assert (done.code, "the question has no tokens; ask something" in done.err) == (2, True)
+
+
+def test_a_repair_is_refused_not_left_out_in_silence(kri, here, plugin):
+    """An answer must have gone through the stack it is printed under; `route` runs no model."""
+    plugin(
+        "repair", "mend", "@hookimpl\ndef kri_plan_repair(manifest, deviation):\n    return ()\n"
+    )
+    stack = ("--cartridge", "doc.safetensors", "--stack", "recency[budget=2]+mend")
+
+    done = kri("ask", "x", *stack)
+    said = "the hf engine does not repair yet, and recency[budget=2]+mend names mend; leave it out"
+    assert (done.code, said in done.err, done.out) == (5, True, "")
+    assert kri("route", *stack).code == 0
