@@ -1,5 +1,6 @@
 """What holds for every command: help, exit codes, pipes, locales, what is imported."""
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -20,6 +21,20 @@ def run(*arguments, **environment):
     return subprocess.run(
         [*KRI, *arguments], capture_output=True, text=True, env=os.environ | environment
     )
+
+
+def on_a_terminal(*arguments, **environment):
+    """The stdout of a command whose stdout is a terminal."""
+    reading, writing = os.openpty()
+    process = subprocess.Popen([*KRI, *arguments], stdout=writing, env=os.environ | environment)
+    os.close(writing)
+    shown = b""
+    with contextlib.suppress(OSError):  # Linux ends a terminal's output with EIO
+        while piece := os.read(reading, 4096):
+            shown += piece
+    os.close(reading)
+    assert process.wait() == 0
+    return shown.decode()
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
@@ -89,6 +104,16 @@ def test_terminals_and_locales_do_not_break_the_listing(environment):
         assert done.returncode == 0, done.stderr
         assert "top-k" in done.stdout
         assert "\x1b" not in done.stdout
+
+
+@pytest.mark.parametrize("columns", ["40", "100", "no number"])
+def test_a_terminal_gets_lines_cut_to_its_width(columns):
+    """CASES 12: the last column keeps 20 characters, however narrow the terminal."""
+    lines = on_a_terminal("list-plugins", COLUMNS=columns).splitlines()
+
+    narrow = max(lines[0].index("summary") + 20, int(columns) if columns.isdigit() else 80)
+    assert max(map(len, lines)) == narrow
+    assert any(line.endswith("…") for line in lines)
 
 
 def test_output_to_a_file_is_not_cut(tmp_path):
