@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -66,17 +65,18 @@ def bake(
     texts = _read_probes(probes)
     cartridge = read_cartridge(cartridge_path)
     paths = prior_paths(out, cartridge.cart_id, [member.ref for member in members])
-    work = paths[0].parent / f".{cartridge.cart_id}.bake"
     with progress() as report:
-        probe = None
+        probe = journal = None
         if any(needs_probe(member) for member in members):
             model = load_model_of(cartridge, model_name, revision, dtype, device)
             asked = probe_texts(model, texts)
+            work = paths[0].parent / f".{cartridge.cart_id}.bake"
             journal = DiskJournal(work, journal_scope(model, cartridge, asked))
             probe = HfProbe(model, cartridge, asked, batch, journal, report)
         for member, path in zip(members, paths, strict=True):
             write_prior(bake_prior(cartridge, member, probe), path)
-    shutil.rmtree(work, ignore_errors=True)
+    if journal is not None:
+        journal.discard()
     for path in paths:
         click.echo(path)
 

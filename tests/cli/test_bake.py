@@ -78,6 +78,8 @@ def test_a_killed_bake_resumes(kri, here, tmp_path):
     assert kept >= 3
     assert not out.exists()
 
+    assert kri(*BAKE, "--scorer", "random", "--out", tmp_path / "r.pt").code == 0
+    assert len(list(work.rglob("*.safetensors"))) == kept  # none of another bake's business
     assert kri(*BAKE, "--scorer", "kri-d", "--batch", "1", "--out", out).code == 0
     assert not work.exists()
     reference = read_prior(here / "priors/doc_kri-d.pt").scores.values
