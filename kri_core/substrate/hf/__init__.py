@@ -5,7 +5,7 @@ from __future__ import annotations
 from kri_core.substrate.hf.agreement import divergence
 from kri_core.substrate.hf.build import build_cartridge, build_from_tokens
 from kri_core.substrate.hf.chat import document_ids, question_ids
-from kri_core.substrate.hf.generate import Answer, answer, load_cache, stop_ids
+from kri_core.substrate.hf.generate import Answer, answer, load_cache
 from kri_core.substrate.hf.identity import tokenizer_digest
 from kri_core.substrate.hf.journal import DiskJournal, Journal, MemoryJournal, journal_scope
 from kri_core.substrate.hf.load import load_model, load_tokenizer
@@ -30,6 +30,5 @@ __all__ = [
     "load_tokenizer",
     "probe_texts",
     "question_ids",
-    "stop_ids",
     "tokenizer_digest",
 ]

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from kri_core.errors import ConfigError
-from kri_core.substrate.hf import answer, load_cache, stop_ids
+from kri_core.substrate.hf import answer, load_cache
+from kri_core.substrate.hf.generate import stop_ids
 from kri_core.testing.tiny import random_tokens, tiny_cartridge, tiny_llama
 
 QUESTION = random_tokens(5, seed=1)
@@ -36,22 +37,17 @@ def test_the_order_of_the_blocks_does_not_matter(tiny_llama, tiny_cartridge):
     assert one.logprobs == other.logprobs
 
 
-def test_it_stops_at_a_stop_token_and_keeps_it(tiny_llama, tiny_cartridge):
-    full = answer(tiny_llama, tiny_cartridge, [1, 4], QUESTION, 8, stop=()).token_ids
+def test_it_stops_at_a_stop_token_and_keeps_it(tiny_llama, tiny_cartridge, monkeypatch):
+    config = tiny_llama.model.generation_config
+    monkeypatch.setattr(config, "eos_token_id", None)
+    full = answer(tiny_llama, tiny_cartridge, [1, 4], QUESTION, 8).token_ids
     assert len(full) == 8
 
     third = full[2]
-    cut = answer(tiny_llama, tiny_cartridge, [1, 4], QUESTION, 8, stop=[third]).token_ids
+    monkeypatch.setattr(config, "eos_token_id", third)
+    cut = answer(tiny_llama, tiny_cartridge, [1, 4], QUESTION, 8).token_ids
 
     assert cut == full[: full.index(third) + 1]
-
-
-def test_the_models_own_stop_token_is_the_default(tiny_llama, tiny_cartridge, monkeypatch):
-    first = answer(tiny_llama, tiny_cartridge, [1], QUESTION, 1).token_ids[0]
-    monkeypatch.setattr(tiny_llama.model.generation_config, "eos_token_id", [first, 7])
-
-    assert stop_ids(tiny_llama) == {first, 7}
-    assert answer(tiny_llama, tiny_cartridge, [1], QUESTION, 8).token_ids == (first,)
 
 
 @pytest.mark.parametrize(("eos", "ids"), [(None, set()), (257, {257}), ([3, 4], {3, 4})])
@@ -81,8 +77,9 @@ def test_an_empty_question(tiny_llama, tiny_cartridge):
 def test_positions_end_where_the_model_does():
     """50 + 5 tokens are read and of 4 new ones 3; the last is only said."""
     model = tiny_llama(max_position_embeddings=58)
+    model.model.generation_config.eos_token_id = None
     cartridge = tiny_cartridge(model)
-    assert len(answer(model, cartridge, [1], QUESTION, 4, stop=()).token_ids) == 4
+    assert len(answer(model, cartridge, [1], QUESTION, 4).token_ids) == 4
     with pytest.raises(
         ConfigError, match="59 tokens are needed but the model takes 58; give a shorter document"
     ):
