@@ -41,7 +41,7 @@ def read_fields(path: Path) -> Mapping[str, object]:
     held = torch_file.load(path)
     if not isinstance(held, dict) or not all(isinstance(name, str) for name in held):
         raise ArtifactError(
-            f"holds a {type(held).__name__}, wanted a dict of names; see DESIGN 6 for the keys"
+            f"holds a {type(held).__name__}, wanted a dict of names; write it again"
         )
     return held
 
