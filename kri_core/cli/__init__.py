@@ -13,7 +13,7 @@ from kri_core.cli.ask import ask
 from kri_core.cli.bake import bake
 from kri_core.cli.cartridge import cartridge
 from kri_core.cli.demo import demo
-from kri_core.cli.doctor import doctor
+from kri_core.cli.doctor import HF_PACKAGES, doctor
 from kri_core.cli.model import model
 from kri_core.cli.plugins import list_plugins
 from kri_core.cli.prior import prior
@@ -21,7 +21,6 @@ from kri_core.cli.route import route
 from kri_core.errors import EngineError, KriError
 
 INTERRUPTED = 130
-HF_EXTRA = ("torch", "transformers", "safetensors", "numpy")  # what the base install leaves out
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -56,7 +55,7 @@ def _run() -> int:
         return error.exit_code
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
-        if package not in HF_EXTRA:
+        if package not in HF_PACKAGES:
             raise
         click.echo(f"error: this needs {package}; run pip install 'kri-core[hf]'", err=True)
         return EngineError.exit_code

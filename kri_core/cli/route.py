@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 from attrs import asdict
 
-from kri_core.cli.options import cartridge_option, json_flag, prior_option, stack_option
+from kri_core.cli.options import FILE, cartridge_option, json_flag, prior_option, stack_option
 from kri_core.cli.output import print_fields, print_json, print_table
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @stack_option
 @click.option("--query", help="The question, for a scorer that asks for one.")
 @click.option("--explain", "explained", is_flag=True, help="Every kept block: why, and its text.")
-@click.option("--html", type=click.Path(path_type=Path), help="Also write a page to look at.")
+@click.option("--html", type=FILE, help="Also write a page to look at.")
 @json_flag
 def route(
     cartridge_path: Path,
