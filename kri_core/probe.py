@@ -50,7 +50,7 @@ class Probe(Protocol):
 
     @property
     def texts(self) -> tuple[ProbeText, ...]:
-        """The probe texts, at least one."""
+        """The probe texts, at least one; none where a question is scored."""
 
     def forward(
         self,

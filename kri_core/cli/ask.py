@@ -52,7 +52,7 @@ def ask(
     """
     from kri_core.artifacts import read_cartridge, read_prior
     from kri_core.cli.loading import load_model_of
-    from kri_core.substrate.hf import answer, question_ids
+    from kri_core.substrate.hf import HfProbe, answer, question_ids
     from kri_core.types import Query
 
     router = _router(stack_text)
@@ -60,7 +60,8 @@ def ask(
     prior = read_prior(prior_path) if prior_path else None
     model = load_model_of(cartridge, model_name, revision, dtype, device)
     token_ids = question_ids(model, question, cartridge.token_ids, chat_template)
-    manifest = router.route(cartridge, Query(token_ids), prior)
+    probe = HfProbe(model, cartridge, texts=(), batch=1)  # of the question alone
+    manifest = router.route(cartridge, Query(token_ids), prior, probe)
     answered = answer(model, cartridge, manifest.kept, token_ids, max_new_tokens)
     text = model.tokenizer.decode(answered.token_ids, skip_special_tokens=True)
     if as_json:
