@@ -90,7 +90,12 @@ def prior_paths(out: Path, cart_id: str, scorers: list[PluginRef]) -> list[Path]
         if len(scorers) > 1:
             raise ConfigError(f"--out {out} is one file for {len(scorers)} scorers; give a folder")
         return [out]
-    out.mkdir(parents=True, exist_ok=True)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"--out {out} cannot be made a folder ({error.strerror}); give a .pt file or another"
+        ) from error
     names = [re.sub(r"[^\w.-]+", "-", str(ref)).strip("-") for ref in scorers]
     if len(set(names)) < len(names):
         raise ConfigError(f"a scorer is given twice: {', '.join(names)}; give each once")

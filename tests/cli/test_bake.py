@@ -106,6 +106,14 @@ def test_a_bad_request_is_refused_before_the_work(kri, here, tmp_path, arguments
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_folder_that_cannot_be_made_is_refused_before_the_work(kri, here, tmp_path):
+    (tmp_path / "plain").touch()
+
+    done = kri(*BAKE, "--scorer", "random", "--out", tmp_path / "plain")
+    said = "cannot be made a folder (File exists); give a .pt file or another"
+    assert (done.code, said in done.err) == (2, True), done.err
+
+
 def test_a_document_shorter_than_a_block_has_nothing_to_score(kri, here, tmp_path):
     """CASE 21."""
     (tmp_path / "short.txt").write_text("nine bar")
