@@ -50,6 +50,7 @@ def is_native(path: Path) -> bool:
 
 def convert_prior(source: Path, target: Path) -> Prior:
     """Rewrite a prior; whatever it was, its scores become float32."""
+    check_target(target)
     prior = read_prior(source)
     write_prior(prior, target)
     return prior
