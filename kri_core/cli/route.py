@@ -47,8 +47,9 @@ def route(
     prior = read_prior(prior_path) if prior_path else None
     asked = None
     if query is not None:
-        encode = tokenizer_of(cartridge).encode
-        asked = Query(tuple(encode(query, add_special_tokens=False)))
+        from kri_core.substrate.hf import encode_with
+
+        asked = Query(encode_with(tokenizer_of(cartridge), query))
     manifest = router.route(cartridge, asked, prior)
     decode = _decoder(cartridge) if explained or html else None
     reasons = explain(manifest, cartridge, decode)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kri_core.substrate.hf.agreement import divergence
 from kri_core.substrate.hf.build import build_cartridge, build_from_tokens
-from kri_core.substrate.hf.chat import document_ids, question_ids
+from kri_core.substrate.hf.chat import document_ids, encode_with, question_ids
 from kri_core.substrate.hf.generate import Answer, answer, load_cache
 from kri_core.substrate.hf.identity import tokenizer_digest
 from kri_core.substrate.hf.journal import DiskJournal, Journal, MemoryJournal, journal_scope
@@ -24,6 +24,7 @@ __all__ = [
     "build_from_tokens",
     "divergence",
     "document_ids",
+    "encode_with",
     "journal_scope",
     "load_cache",
     "load_model",
