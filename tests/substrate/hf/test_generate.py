@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kri_core.errors import ConfigError
+from kri_core.errors import ConfigError, EngineError
 from kri_core.substrate.hf import answer, load_cache
 from kri_core.substrate.hf.generate import stop_ids
 from kri_core.testing.tiny import random_tokens, tiny_cartridge, tiny_llama
@@ -90,3 +90,25 @@ def test_positions_end_where_the_model_does():
 def test_blocks_that_are_not_the_cartridges(tiny_llama, tiny_cartridge, blocks):
     with pytest.raises(ConfigError, match=r"blocks must be distinct numbers below 6, .*; got \["):
         answer(tiny_llama, tiny_cartridge, blocks, QUESTION, 1)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_an_answer_out_of_nan_is_refused(tiny_cartridge, value):
+    """Its argmax would be token 0, again and again; as float16 gives where it overflows."""
+    model = tiny_llama()
+    model.model.lm_head.weight.data[5] = value
+    wanted = (
+        r"tiny-llama computed NaN or infinity in torch\.float32; give --dtype float32 or bfloat"
+    )
+    with pytest.raises(EngineError, match=wanted):
+        model.run(model.tokens(QUESTION), model.positions(0, 5), keep=1)
+
+
+def test_a_logit_that_is_switched_off_is_fine():
+    model = tiny_llama()
+    model.model.lm_head.register_forward_hook(
+        lambda _m, _i, out: out.index_fill(-1, out.new_zeros(1).long(), -torch.inf)
+    )
+
+    logits = model.run(model.tokens(QUESTION), model.positions(0, 5), keep=1)
+    assert logits[0, 0, 0] == -torch.inf
