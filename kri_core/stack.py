@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import redirect_stdout
+
 import pluggy
 from attrs import evolve, frozen
 
@@ -44,10 +47,11 @@ class Member:
         """Ask the plugin; whatever it raises, other than a KriError, names it."""
         caller: pluggy.HookCaller = getattr(self.manager.hook, hook)
         try:
-            return caller(**arguments, params=self.params)
-        except KriError:
+            with redirect_stdout(sys.stderr):  # stdout is the caller's data
+                return caller(**arguments, params=self.params)
+        except (KriError, KeyboardInterrupt):
             raise
-        except (Exception, SystemExit) as error:
+        except BaseException as error:  # SystemExit too: a plugin must not end the app
             raise PluginError(
                 f"{self.plugin.row.label} failed in {hook}: {one_line(error)}"
             ) from error
