@@ -75,7 +75,7 @@ def _meta(
     cartridge: Cartridge, scorer: Member, scores: BlockScores | None, probe: Probe | None
 ) -> PriorMeta:
     layout, model = cartridge.layout, cartridge.model
-    asked = needs_probe(scorer) and probe is not None
+    texts = probe.texts if probe is not None and needs_probe(scorer) else None
     calibration = probe.calibration if probe and scorer.plugin.reads_calibration else None
     return PriorMeta(
         algorithm=scorer.ref.name,
@@ -92,9 +92,7 @@ def _meta(
         doc_len=layout.num_tokens,
         prefix_hash=cartridge.prefix_hash,
         cartridge_sha256=cartridge.sha256,
-        probe_sha256=tuple(digest(text.token_ids) for text in probe.texts)
-        if asked and probe is not None
-        else None,
+        probe_sha256=None if texts is None else tuple(digest(text.token_ids) for text in texts),
         calib_sha256=calibration.sha256 if calibration else None,
         dtype="float32",
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),

@@ -107,12 +107,6 @@ class Cartridge:
             )
 
     @property
-    def block_bytes(self) -> int:
-        """Bytes of one block's KV, all layers and KV heads; the same in memory and on disk."""
-        layout = self.layout
-        return layout.values_per_token * layout.block_size * self.kv.element_size()
-
-    @property
     def num_bytes(self) -> int:
         """Bytes of all KV, tail included."""
         return self.layout.values_per_token * self.layout.num_tokens * self.kv.element_size()

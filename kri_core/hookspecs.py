@@ -47,6 +47,8 @@ class Scorer:
     def kri_score_blocks(self, cartridge: Cartridge, probe: Probe, params: object) -> Tensor:
         """Score every block of a cartridge; called once per bake.
 
+        Once per request, too, if it takes no `probe` and there is no prior.
+
         cartridge: the document's KV; probe: the model that made it; params: see the module.
         Returns float32 [layer or 1, kv_head or 1, block], finite, higher = keep. Promised: the
         same inputs give the same scores, bit for bit.
@@ -72,6 +74,8 @@ class Scorer:
     @hookspec(firstresult=True)
     def kri_summarise_blocks(self, cartridge: Cartridge, probe: Probe, params: object) -> Summary:
         """Reduce a cartridge to the named tensors `kri_score_query` needs; called once per bake.
+
+        Once per request, too, if it takes no `probe` and there is no prior.
 
         Returns a mapping of names to tensors; they are kept in the prior as `summary.<name>`.
         Without `params` the summary is the same for all of them, so one prior serves them all.
@@ -109,7 +113,7 @@ class Selector:
 
         scores: [layer, kv_head, block]; split: pins, candidates and budget; features: unit vectors
         [block, dim] from the prior, or None; prefix_hash: the cartridge's content address, to
-        seed anything random. Not called when the budget covers every block. Returns anchor +
+        seed anything random. Not called when `mid_budget` is 0 or covers mid. Returns anchor +
         recent + exactly `mid_budget` blocks of mid (at most, with STOPS_EARLY), without
         duplicates, in any order. Promised: ties go to the earlier block.
         """

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import sys
+from contextlib import redirect_stdout
 from types import ModuleType
 
 from attrs import frozen
@@ -84,8 +86,9 @@ def load(row: PluginRow) -> Plugin:
 def _imported(row: PluginRow) -> tuple[object, list[tuple[str, object]]]:
     """What the entry point names, and its callables."""
     try:
-        hooks = row.entry_point.load()
-        return hooks, inspect.getmembers(hooks, callable)
+        with redirect_stdout(sys.stderr):  # stdout is the caller's data
+            hooks = row.entry_point.load()
+            return hooks, inspect.getmembers(hooks, callable)
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # SystemExit too: a plugin must not end the app

@@ -87,12 +87,7 @@ def get_model(
 
     `force` makes it anew, but replaces no directory that this function did not write.
     """
-    model = MODELS.get(name.lower())
-    if model is None:
-        raise ConfigError(
-            f"{name!r} is no embedded model; there is {', '.join(MODELS)}. "
-            "A hub id or a path goes to --model as it is"
-        )
+    model = _named(name)
     directory = out or model_directory(model.name)
     if not _is_wanted(directory, source, force):
         return directory
@@ -108,6 +103,15 @@ def get_model(
             "set KRI_HOME or --out to a folder that can be written and has 1 GB free"
         ) from error
     return directory
+
+
+def _named(name: str) -> EmbeddedModel:
+    if name.lower() not in MODELS:
+        raise ConfigError(
+            f"{name!r} is no embedded model; there is {', '.join(MODELS)}. "
+            "A hub id or a path goes to --model as it is"
+        )
+    return MODELS[name.lower()]
 
 
 def _is_wanted(directory: Path, source: Source, force: bool) -> bool:

@@ -35,7 +35,9 @@ def installed_packages() -> Iterator[Package]:
         name = canonical_distribution(re.split(r"-|\.(?:dist|egg)-info$", folder)[0])
         if name not in seen:
             seen.add(name)
-            yield from _package(dist, folder)
+            package = _package(dist, folder)
+            if package is not None:
+                yield package
 
 
 def _folder(dist: Distribution) -> str:
@@ -44,15 +46,15 @@ def _folder(dist: Distribution) -> str:
     return str(path.name) if path is not None else str(dist.metadata["Name"])
 
 
-def _package(dist: Distribution, folder: str) -> Iterator[Package]:
-    """The distribution as a package; none if it has no group of ours, as nearly all."""
+def _package(dist: Distribution, folder: str) -> Package | None:
+    """The distribution as a package; None if it has no group of ours, as nearly all."""
     try:
         text = dist.read_text("entry_points.txt") or ""
     except UnicodeDecodeError:
         logger.warning("entry_points.txt of %s is not UTF-8; plugins in it are not seen", folder)
-        return
+        return None
     if f"[{PROJECT}." not in text:
-        return
+        return None
     fault = ""
     try:
         points = tuple(p for p in dist.entry_points if p.group.startswith(f"{PROJECT}."))
@@ -62,7 +64,7 @@ def _package(dist: Distribution, folder: str) -> Iterator[Package]:
         fault = "entry_points.txt"
     fields, requires = _metadata(dist)
     name = fields.get("Name")
-    yield Package(
+    return Package(
         name=canonical_distribution(name) if name else folder,
         version=fields.get("Version", "?"),
         summary=fields.get("Summary", ""),

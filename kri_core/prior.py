@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @frozen
 class PriorMeta:
-    """Where a prior comes from (ALGORITHMS 0.6); `algorithm` and `params` name its scorer."""
+    """Where a prior comes from; `algorithm` and `params` name its scorer."""
 
     algorithm: str
     algorithm_version: str
@@ -124,8 +124,8 @@ class Prior:
         """Refuse a cartridge other than the one that was scored; without meta, only sizes tell."""
         total = cartridge.layout.num_blocks
         wrong = self.meta.mismatch(cartridge) if self.meta else None
-        if wrong is None and self.scores is not None and self.scores.num_blocks != total:
-            wrong = f"scores for {self.scores.num_blocks} blocks against the cartridge's {total}"
+        if wrong is None and self.num_blocks not in (None, total):
+            wrong = f"it is for {self.num_blocks} blocks against the cartridge's {total}"
         listed = [*(self.blocks or ()), *(b for bs in self.blocks_per_budget.values() for b in bs)]
         if wrong is None and listed and max(listed) >= total:
             wrong = f"block {max(listed)} listed, but the cartridge has {total} blocks"
@@ -138,9 +138,9 @@ class Prior:
     def scores_for(self, budget: int, num_blocks: int) -> BlockScores:
         """Scores whose order is this prior's answer for a total budget.
 
-        A list for exactly this budget comes first, then scores, then the legacy list (ALGORITHMS
-        10.2). A list becomes scores by rank, the unlisted last: a list of `budget` blocks always
-        leaves enough of them after any pins are taken out.
+        A list for exactly this budget comes first, then scores, then the legacy list. A list
+        becomes scores by rank, the unlisted last: a list of `budget` blocks always leaves enough
+        of them after any pins are taken out.
         """
         if budget in self.blocks_per_budget:
             return rank_scores(self.blocks_per_budget[budget], num_blocks)

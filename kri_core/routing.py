@@ -50,6 +50,7 @@ class Router:
         """
         scorer, recorded = scorer_of(self.stack, self.registry, cartridge, prior)
         split = self._split(cartridge)
+        config = self.stack.config
         by_score = split.mid_budget > 0 and self.stack.selector.takes(SELECT, "scores")
         scores = None
         if by_score and split.mid_budget < len(split.mid):
@@ -58,9 +59,7 @@ class Router:
             kept=self._select(cartridge, split, scores, prior),
             total_blocks=cartridge.layout.num_blocks,
             split=split,
-            stack=str(
-                evolve(self.stack.config, scorer=recorded) if by_score else self.stack.config
-            ),
+            stack=str(evolve(config, scorer=recorded) if by_score else config),
             cart_id=cartridge.cart_id,
             prefix_hash=cartridge.prefix_hash,
             scores=None if scores is None else self._pooled(scores, split),

@@ -13,9 +13,10 @@ import json
 from contextlib import redirect_stderr
 from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tokenizers import Tokenizer
     from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 ROPE_THETA = 100_000.0
@@ -77,38 +78,43 @@ def _read_model(gguf: Path) -> LlamaForCausalLM:
 
 def _read_tokenizer(gguf: Path) -> PreTrainedTokenizerFast:
     from gguf import GGUFReader
-    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
     fields = GGUFReader(gguf).fields
 
-    def texts(name: str) -> list[str]:
+    def held(name: str) -> list[Any]:
         field = fields[f"tokenizer.{name}"]
-        return [bytes(field.parts[index]).decode() for index in field.data]
+        return [field.parts[index] for index in field.data]
+
+    def texts(name: str) -> list[str]:
+        return [bytes(part).decode() for part in held(name)]
 
     tokens = texts("ggml.tokens")
-    merges = [(left, right) for left, right in map(str.split, texts("ggml.merges"))]
-    tokenizer = Tokenizer(models.BPE({token: i for i, token in enumerate(tokens)}, merges))
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(False)]
-    )
-    tokenizer.decoder = decoders.ByteLevel()
-    types = fields["tokenizer.ggml.token_type"]
-    tokenizer.add_special_tokens(
-        [
-            AddedToken(token, special=True, normalized=False)
-            for token, index in zip(tokens, types.data, strict=True)
-            if types.parts[index][0] == CONTROL
-        ]
-    )
+    types = held("ggml.token_type")
+    control = [token for token, kind in zip(tokens, types, strict=True) if kind[0] == CONTROL]
     return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
+        tokenizer_object=_byte_level(tokens, texts("ggml.merges"), control),
         **SPECIAL_TOKENS,
         chat_template=texts("chat_template")[0],
         clean_up_tokenization_spaces=False,
         model_input_names=["input_ids", "attention_mask"],
         model_max_length=CONFIG["max_position_embeddings"],
     )
+
+
+def _byte_level(tokens: list[str], merges: list[str], control: list[str]) -> Tokenizer:
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+    pairs = [(left, right) for left, right in map(str.split, merges)]
+    tokenizer = Tokenizer(models.BPE({token: i for i, token in enumerate(tokens)}, pairs))
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(False)]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(
+        [AddedToken(token, special=True, normalized=False) for token in control]
+    )
+    return tokenizer
 
 
 def _update_json(path: Path, **changes: object) -> None:

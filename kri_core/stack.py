@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 
 import pluggy
 from attrs import evolve, frozen
@@ -53,10 +54,11 @@ class Member:
     def blamed(self, where: str) -> Iterator[None]:
         """Whatever the plugin's code raises in here, other than a KriError, names it."""
         try:
-            yield
-        except KriError:
+            with redirect_stdout(sys.stderr):  # stdout is the caller's data
+                yield
+        except (KriError, KeyboardInterrupt):
             raise
-        except (Exception, SystemExit) as error:
+        except BaseException as error:  # SystemExit too: a plugin must not end the app
             raise PluginError(
                 f"{self.plugin.row.label} failed in {where}: {one_line(error)}"
             ) from error

@@ -5,12 +5,26 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
 from kri_core.errors import ArtifactError
+
+
+def check_replaceable(path: Path) -> None:
+    """Refuse what a rename would destroy (a device, a pipe, a socket) or could not replace."""
+    try:
+        kind = path.stat().st_mode
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise _unwritable(error) from error
+    if not stat.S_ISREG(kind):
+        what = "a folder" if stat.S_ISDIR(kind) else "no regular file"
+        raise ArtifactError(f"cannot be written: it is {what}; give another name")
 
 
 @contextmanager
@@ -20,6 +34,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     A process killed in between leaves at most `.<name>.<random>.tmp`, which no reader accepts.
     A symbolic link stays one; what it points at is replaced.
     """
+    check_replaceable(path)
     target = Path(os.path.realpath(path))
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
     try:
@@ -30,13 +45,16 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         temporary.replace(target)
         _sync_directory(target.parent)
     except OSError as error:
-        raise ArtifactError(
-            f"cannot be written ({error.strerror}); "
-            "free space or choose a place that can be written to"
-        ) from error
+        raise _unwritable(error) from error
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink()
+
+
+def _unwritable(error: OSError) -> ArtifactError:
+    return ArtifactError(
+        f"cannot be written ({error.strerror}); free space or choose a place that can be written to"
+    )
 
 
 def _sync_directory(directory: Path) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kri_core.artifacts import safetensors_file, torch_file
-from kri_core.artifacts.atomic import replacing
+from kri_core.artifacts.atomic import check_replaceable, replacing
 from kri_core.artifacts.opening import naming, opened
 from kri_core.errors import ArtifactError
 
@@ -29,6 +30,11 @@ def check_target(path: Path) -> None:
         is_safetensors(path)
         if not path.parent.is_dir():
             raise ArtifactError(f"cannot be written: there is no folder {path.parent}; make it")
+        check_replaceable(path)
+        if not os.access(os.path.realpath(path.parent), os.W_OK | os.X_OK):
+            raise ArtifactError(
+                f"cannot be written: the folder {path.parent} is read-only; choose another"
+            )
 
 
 def read_fields(path: Path) -> Mapping[str, object]:
@@ -41,7 +47,7 @@ def read_fields(path: Path) -> Mapping[str, object]:
     held = torch_file.load(path)
     if not isinstance(held, dict) or not all(isinstance(name, str) for name in held):
         raise ArtifactError(
-            f"holds a {type(held).__name__}, wanted a dict of names; see DESIGN 6 for the keys"
+            f"holds a {type(held).__name__}, wanted a dict of names; write it again"
         )
     return held
 

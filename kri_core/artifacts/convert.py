@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from kri_core.artifacts.cartridge_file import read_cartridge, verify_cartridge, write_cartridge
@@ -17,30 +17,24 @@ from kri_core.types import Cartridge
 
 
 def convert_cartridge(
-    source: Path,
-    target: Path,
-    block_size: int | None,
-    model: ModelIdentity | None,
-    token_ids: Sequence[int] | None,
+    source: Path, target: Path, block_size: int | None, model: ModelIdentity | None
 ) -> Cartridge:
     """Rewrite a cartridge, verified first, or import a foreign one.
 
-    A foreign one needs block_size and model, which it does not record; kri-core's own takes none
-    of the three, as it carries them.
+    A foreign one needs block_size and model, which it does not record; kri-core's own takes
+    neither, as it carries them.
     """
     check_target(target)
     if is_native(source):
-        if (block_size, model, token_ids) != (None, None, None):
-            raise ConfigError(
-                f"{source} carries its own block size, model and token ids; leave them out"
-            )
+        if block_size is not None or model is not None:
+            raise ConfigError(f"{source} carries its own block size and model; leave them out")
         cartridge = verify_cartridge(source)
     elif block_size is None or model is None:
         raise ConfigError(
             f"{source} records neither block size nor model, as it is not kri-core's own; give both"
         )
     else:
-        cartridge = read_foreign_cartridge(source, block_size, model, token_ids)
+        cartridge = read_foreign_cartridge(source, block_size, model)
     write_cartridge(cartridge, target)
     return read_cartridge(target)
 
@@ -56,6 +50,7 @@ def is_native(path: Path) -> bool:
 
 def convert_prior(source: Path, target: Path) -> Prior:
     """Rewrite a prior; whatever it was, its scores become float32."""
+    check_target(target)
     prior = read_prior(source)
     write_prior(prior, target)
     return prior

@@ -37,14 +37,11 @@ def load_foreign(path: Path) -> object:
     return load(path, [ParameterList])
 
 
-def read_foreign_cartridge(
-    path: Path, block_size: int, model: ModelIdentity, token_ids: Sequence[int] | None
-) -> Cartridge:
+def read_foreign_cartridge(path: Path, block_size: int, model: ModelIdentity) -> Cartridge:
     """Import a cartridge; holds the result and one layer at a time.
 
-    Given token ids win over `prefix_token_ids.json`. With neither, the cartridge's token_ids are
-    empty and its prefix_hash is over its content. A TrainableCache is trained; lists are taken as
-    prefilled.
+    Without `prefix_token_ids.json` its token_ids are empty and its prefix_hash is over its content.
+    A TrainableCache is trained; lists are taken as prefilled.
     """
     with naming(path):
         held = load_foreign(path)
@@ -52,8 +49,7 @@ def read_foreign_cartridge(
         parts = _trainable_parts(held) if isinstance(held, Mapping) else _listed_parts(held)
         num_layers = len(parts[0][0])
         kv, tail = block_major(_layers(parts), num_layers, block_size)
-        if token_ids is None:
-            token_ids = _token_ids_beside(path)
+        token_ids = _token_ids_beside(path)
         _check_count(token_ids, kv.shape[0] * block_size + tail.shape[3])
         return seal(path.stem, block_size, model, token_ids, kv, tail, trained)
 
@@ -170,6 +166,6 @@ def _token_ids_beside(path: Path) -> Sequence[int]:
 def _check_count(token_ids: Sequence[int], num_tokens: int) -> None:
     if len(token_ids) not in (0, num_tokens):
         raise ArtifactError(
-            f"has {num_tokens} tokens, but {len(token_ids)} token ids were given; give this "
-            f"cartridge's own, or take {TOKEN_IDS_FILE} away if it is another's"
+            f"has {num_tokens} tokens, but {TOKEN_IDS_FILE} beside it lists {len(token_ids)}; put "
+            "this cartridge's own there, or take it away"
         )

@@ -9,17 +9,12 @@ from kri_core.types import Cartridge
 SHOWN = 80  # of a value in a message; a RoPE config or digest is longer than a line
 
 
-def check_model(cartridge: Cartridge, model: ModelIdentity, block_size: int | None = None) -> None:
-    """Refuse a cartridge of another model, revision, tokenizer, RoPE or block size, by name."""
+def check_model(cartridge: Cartridge, model: ModelIdentity) -> None:
+    """Refuse a cartridge of another model, revision, tokenizer or RoPE, by name of the field."""
     name = cartridge.model.mismatch(model)
     if name is not None:
         had, has = (str(getattr(side, name))[:SHOWN] for side in (cartridge.model, model))
         raise ArtifactError(
             f"cartridge {cartridge.cart_id!r} was made with {name} {had}, the model has {has}; "
             f"use the model it was made with ({cartridge.model.model_id}) or build it again"
-        )
-    if block_size not in (None, cartridge.layout.block_size):
-        raise ArtifactError(
-            f"cartridge {cartridge.cart_id!r} was made with block_size "
-            f"{cartridge.layout.block_size}, wanted {block_size}; build it again"
         )

@@ -53,6 +53,6 @@ def _check_kind(found: os.stat_result) -> None:
         raise ArtifactError("has zero bytes; write or copy it again")
 
 
-def identity(found: os.stat_result) -> tuple[int, int, int, int]:
+def file_state(found: os.stat_result) -> tuple[int, int, int, int]:
     """What changes when a file is replaced or rewritten."""
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns

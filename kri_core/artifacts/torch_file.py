@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from kri_core.artifacts.opening import identity, opened
+from kri_core.artifacts.opening import file_state, opened
 from kri_core.errors import ArtifactError
 
 DESCRIPTORS = Path("/dev/fd")  # where Linux and macOS name a process's open files
@@ -31,11 +31,11 @@ def load(path: Path, allowed: Iterable[type] = ()) -> object:
     """
     with opened(path) as file:
         _check_archive(file)
-        before = identity(os.fstat(file.fileno()))
+        before = file_state(os.fstat(file.fileno()))
         same = DESCRIPTORS / str(file.fileno())
         name = same if same.exists() else path
         value = _load(name, list(allowed))
-        if name.exists() and identity(name.stat()) == before:
+        if name.exists() and file_state(name.stat()) == before:
             return value
     raise ArtifactError("was replaced while being opened; try again")
 

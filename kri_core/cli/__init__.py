@@ -14,15 +14,17 @@ from kri_core.cli.bake import bake
 from kri_core.cli.calibrate import calibrate
 from kri_core.cli.cartridge import cartridge
 from kri_core.cli.demo import demo
-from kri_core.cli.doctor import doctor
+from kri_core.cli.doctor import HF_PACKAGES, doctor
 from kri_core.cli.model import model
 from kri_core.cli.plugins import list_plugins
 from kri_core.cli.prior import prior
 from kri_core.cli.route import route
-from kri_core.errors import EngineError, KriError
+from kri_core.cli.streams import drop, hold_streams
+from kri_core.errors import EngineError, KriError, one_line
+
+logger = logging.getLogger(__name__)
 
 INTERRUPTED = 130
-HF_EXTRA = ("torch", "transformers", "safetensors", "numpy")  # what the base install leaves out
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -37,9 +39,25 @@ for _command in (list_plugins, doctor, model, calibrate, cartridge, prior, bake,
 
 def main() -> None:
     """Run a command; the exit code says what kind of thing went wrong (DESIGN 7)."""
-    for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(errors="replace")  # type: ignore[union-attr]  # a locale without UTF-8
-    sys.exit(_run())
+    hold_streams()
+    sys.exit(_guarded())
+
+
+def _guarded() -> int:
+    """A command's exit code, whatever the streams or kri-core itself do wrong."""
+    try:
+        return _run()
+    except BrokenPipeError:  # the reader has seen enough, as in `list-plugins | head -1`
+        drop(sys.stdout)
+        return 0
+    except OSError as error:
+        drop(sys.stdout)  # the likeliest cause, as in `> /dev/full`
+        return _fail(f"{one_line(error)}; free space, or check the place and its permissions")
+    except Exception as error:
+        logger.debug("the fault", exc_info=True)
+        return _fail(
+            f"{one_line(error)}: a fault of kri-core; report it with what KRI_LOG_LEVEL=DEBUG shows"
+        )
 
 
 def _run() -> int:
@@ -48,29 +66,36 @@ def _run() -> int:
         cli.main(prog_name="kri-core", standalone_mode=False)
         sys.stdout.flush()
     except click.exceptions.Exit as stop:
+        sys.stdout.flush()
         return stop.exit_code
     except click.ClickException as error:
-        error.show()
-        return error.exit_code
+        return _fail(error, error.exit_code)
     except KriError as error:
-        click.echo(f"error: {error}", err=True)
-        return error.exit_code
+        return _fail(str(error), error.exit_code)
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
-        if package not in HF_EXTRA:
+        if package not in HF_PACKAGES:
             raise
-        click.echo(f"error: this needs {package}; run pip install 'kri-core[hf]'", err=True)
-        return EngineError.exit_code
+        return _fail(f"this needs {package}; run pip install 'kri-core[hf]'", EngineError.exit_code)
     except (click.Abort, KeyboardInterrupt):
-        click.echo("interrupted", err=True)
-        return INTERRUPTED
-    except BrokenPipeError:  # the reader has seen enough, as in `list-plugins | head -1`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _fail("interrupted", INTERRUPTED)
     return 0
 
 
+def _fail(what: str | click.ClickException, code: int = KriError.exit_code) -> int:
+    """Say it if anyone can still hear it; the exit code is the same."""
+    try:
+        if isinstance(what, click.ClickException):
+            what.show()
+        else:
+            click.echo(what if code == INTERRUPTED else f"error: {what}", err=True)
+    except OSError:
+        drop(sys.stderr)
+    return code
+
+
 def _configure_logging() -> None:
-    level = os.environ.get("KRI_LOG_LEVEL", "WARNING").upper()
+    level = (os.environ.get("KRI_LOG_LEVEL") or "WARNING").upper()
     if level not in logging.getLevelNamesMapping():
         known = ", ".join(logging.getLevelNamesMapping())
         raise click.UsageError(f"KRI_LOG_LEVEL={level} is not a level; it is one of {known}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -66,18 +65,19 @@ def bake(
     texts = _read_probes(probes)
     cartridge = read_cartridge(cartridge_path)
     paths = prior_paths(out, cartridge.cart_id, [member.ref for member in members])
-    work = paths[0].parent / f".{cartridge.cart_id}.bake"
     with progress() as report:
-        probe = None
+        probe = journal = None
         # Asked for by name, a model also gives the features that some selectors compare blocks by.
         if model_name is not None or any(needs_probe(member) for member in members):
             model = load_model_of(cartridge, model_name, revision, dtype, device)
             asked = probe_texts(model, texts)
+            work = paths[0].parent / f".{cartridge.cart_id}.bake"
             journal = DiskJournal(work, journal_scope(model, cartridge, asked))
             probe = HfProbe(model, cartridge, asked, batch, journal, report)
         for path, (_, made) in zip(paths, bake_priors(cartridge, members, probe), strict=True):
             write_prior(made, path)
-    shutil.rmtree(work, ignore_errors=True)
+    if journal is not None:
+        journal.discard()
     for path in paths:
         click.echo(path)
 
@@ -91,7 +91,12 @@ def prior_paths(out: Path, cart_id: str, scorers: list[PluginRef]) -> list[Path]
         if len(scorers) > 1:
             raise ConfigError(f"--out {out} is one file for {len(scorers)} scorers; give a folder")
         return [out]
-    out.mkdir(parents=True, exist_ok=True)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"--out {out} cannot be made a folder ({error.strerror}); give a .pt file or another"
+        ) from error
     names = [re.sub(r"[^\w.-]+", "-", str(ref)).strip("-") for ref in scorers]
     if len(set(names)) < len(names):
         raise ConfigError(f"a scorer is given twice: {', '.join(names)}; give each once")

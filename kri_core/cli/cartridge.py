@@ -141,7 +141,7 @@ def convert(
         from kri_core.cli.loading import load
 
         identity = load(model_name, revision, dtype, device).identity
-    convert_cartridge(source, target, block_size, identity, None)
+    convert_cartridge(source, target, block_size, identity)
     click.echo(target)
 
 

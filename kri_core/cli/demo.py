@@ -12,6 +12,8 @@ import click
 from attrs import frozen
 
 from kri_core.cli.bake import BATCH
+from kri_core.cli.cartridge import BLOCK_SIZE
+from kri_core.cli.options import FILE
 from kri_core.cli.output import print_table, size
 from kri_core.cli.progress import progress
 from kri_core.demo import PROBES, document, prompt, questions
@@ -41,7 +43,7 @@ class Row:
 
 @click.command()
 @click.option("--model", "model_name", default="smollm2-135m", show_default=True)
-@click.option("--out", type=click.Path(path_type=Path), help="Keep cartridge and priors here.")
+@click.option("--out", type=FILE, help="Keep cartridge and priors here.")
 def demo(model_name: str, out: Path | None) -> None:
     """Build a cartridge, bake two priors, ask one question five ways, and print one table."""
     with tempfile.TemporaryDirectory(prefix="kri-demo-") as scratch:
@@ -80,7 +82,13 @@ def _build(model: HfModel, text: str, path: Path) -> None:
 
     start = time.perf_counter()
     with progress() as report:
-        made = build_cartridge(model, text, cart_id=path.stem, progress=partial(report, "prefill"))
+        made = build_cartridge(
+            model,
+            text,
+            cart_id=path.stem,
+            block_size=BLOCK_SIZE,
+            progress=partial(report, "prefill"),
+        )
     write_cartridge(made, path)
     tokens, blocks = made.layout.num_tokens, made.layout.num_blocks
     seconds = time.perf_counter() - start

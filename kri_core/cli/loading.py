@@ -32,16 +32,16 @@ def load_model_of(
     dtype "auto" is the cartridge's own.
     """
     from kri_core.artifacts import check_model
+    from kri_core.artifacts.tensors import dtype_name
 
     if name is None and not cartridge.model.model_id:
         raise ConfigError(
             f"cartridge {cartridge.cart_id!r} records no model; give one with --model"
         )
-    own = str(cartridge.kv.dtype).removeprefix("torch.")
     model = load(
         name or cartridge.model.model_id,
         revision or (cartridge.model.revision if name is None else None),
-        own if dtype == "auto" else dtype,
+        dtype_name(cartridge.kv) if dtype == "auto" else dtype,
         device,
     )
     check_model(cartridge, model.identity)

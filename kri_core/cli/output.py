@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
@@ -23,8 +22,7 @@ def print_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Columns by width; only on a terminal is the last one cut to fit."""
     widths = [max(len(row[i]) for row in (headers, *rows)) for i in range(len(headers))]
     if sys.stdout.isatty():
-        columns = int(os.environ.get("COLUMNS") or 0) or shutil.get_terminal_size().columns
-        room = columns - sum(widths[:-1]) - 2 * (len(widths) - 1)
+        room = shutil.get_terminal_size().columns - sum(widths[:-1]) - 2 * (len(widths) - 1)
         widths[-1] = min(widths[-1], max(room, NARROWEST))
     for row in (headers, *rows):
         cells = [cell.ljust(width) for cell, width in zip(row[:-1], widths[:-1], strict=True)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 from attrs import fields
 
+from kri_core.cli.options import json_flag
 from kri_core.cli.output import print_json, print_table
 from kri_core.hookspecs import SLOTS
 from kri_core.registry import PluginRow, Registry
@@ -14,7 +15,7 @@ COLUMNS = ("name", "slot", "distribution", "version", "state", "summary")
 
 @click.command("list-plugins")
 @click.option("--slot", type=click.Choice(list(SLOTS)), help="Only this slot.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object instead of a table.")
+@json_flag
 def list_plugins(slot: str | None, as_json: bool) -> None:
     """Show every installed plugin; none is imported."""
     registry = Registry.discover()
@@ -30,12 +31,12 @@ def list_plugins(slot: str | None, as_json: bool) -> None:
     if as_json:
         print_json({"plugins": [_record(row) for row in rows]})
     else:
-        shown = [(*_cells(row)[:-1], row.reason or row.summary) for row in rows]
-        print_table(COLUMNS, shown)
+        print_table(COLUMNS, [_cells(row) for row in rows])
 
 
-def _cells(row: PluginRow) -> list[str]:
-    return [getattr(row, column) for column in COLUMNS]
+def _cells(row: PluginRow) -> tuple[str, ...]:
+    told = row.reason or row.summary
+    return row.name, row.slot, row.distribution, row.version, row.state, told
 
 
 def _record(row: PluginRow) -> dict[str, str]:

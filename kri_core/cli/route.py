@@ -10,6 +10,7 @@ import click
 from attrs import asdict
 
 from kri_core.cli.options import (
+    FILE,
     cartridge_option,
     json_flag,
     model_options,
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 @click.option("--query", help="The question, for a scorer that asks for one.")
 @model_options("Run the question through this model, for a scorer that asks for one.")
 @click.option("--explain", "explained", is_flag=True, help="Every kept block: why, and its text.")
-@click.option("--html", type=click.Path(path_type=Path), help="Also write a page to look at.")
+@click.option("--html", type=FILE, help="Also write a page to look at.")
 @json_flag
 def route(
     cartridge_path: Path,
@@ -59,8 +60,9 @@ def route(
     prior = read_prior(prior_path) if prior_path else None
     asked = None
     if query is not None:
-        encode = tokenizer_of(cartridge).encode
-        asked = Query(tuple(encode(query, add_special_tokens=False)))
+        from kri_core.substrate.hf import encode_with
+
+        asked = Query(encode_with(tokenizer_of(cartridge), query))
     probe = _probe(cartridge, model_name, revision, dtype, device) if model_name else None
     manifest = router.route(cartridge, asked, prior, probe)
     decode = _decoder(cartridge) if explained or html else None

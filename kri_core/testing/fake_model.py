@@ -12,6 +12,7 @@ import torch
 from attrs import frozen
 from torch import Tensor
 
+from kri_core.artifacts.tensors import dtype_name
 from kri_core.identity import ModelIdentity, prefix_hash
 from kri_core.types import Cartridge, Layout
 
@@ -136,7 +137,6 @@ def cartridge_of(
         *kv.shape[:3], layout.num_blocks, layout.block_size, layout.head_dim
     )
     model = ModelIdentity("fake", architecture="FakeModel")
-    dtype = str(kv.dtype).removeprefix("torch.")
     content = hashlib.sha256(repr((token_ids, kv.flatten().tolist())).encode())
     return Cartridge(
         cart_id=cart_id,
@@ -147,7 +147,7 @@ def cartridge_of(
         tail=kv[:, :, :, whole:].contiguous(),
         trained=False,
         sha256=content.hexdigest(),
-        prefix_hash=prefix_hash(model, layout.block_size, dtype, token_ids),
+        prefix_hash=prefix_hash(model, layout.block_size, dtype_name(kv), token_ids),
         created_at="2000-01-01T00:00:00+00:00",
     )
 

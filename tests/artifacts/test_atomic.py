@@ -96,10 +96,36 @@ def test_a_name_that_cannot_be_written_is_refused_before_the_work(tmp_path):
         check_target(tmp_path / "nowhere" / "a.pt")
 
 
+def test_a_folder_that_is_read_only_is_refused_before_the_work(tmp_path, monkeypatch):
+    """Root may write everywhere, so the kernel's answer is given for it."""
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(ArtifactError, match=r"the folder .* is read-only; choose another"):
+        check_target(tmp_path / "a.pt")
+
+
+@pytest.mark.parametrize("place", [check_target, lambda path: replacing(path).__enter__()])
+def test_a_pipe_is_neither_replaced_nor_waited_for(tmp_path, place):
+    """A rename over a pipe or a device such as /dev/null would destroy it."""
+    os.mkfifo(tmp_path / "a.pt")
+    (tmp_path / "link.pt").symlink_to(tmp_path / "a.pt")
+
+    for name in ("a.pt", "link.pt"):
+        with pytest.raises(ArtifactError, match="it is no regular file; give another name"):
+            place(tmp_path / name)
+    assert stat.S_ISFIFO((tmp_path / "a.pt").stat().st_mode)
+    assert names(tmp_path) == ["a.pt", "link.pt"]
+
+
+def test_a_loop_of_links_is_one_line(tmp_path):
+    (tmp_path / "a.pt").symlink_to(tmp_path / "a.pt")
+    with pytest.raises(ArtifactError, match=r"cannot be written \(Too many levels"):
+        check_target(tmp_path / "a.pt")
+
+
 def test_a_folder_of_that_name_is_one_line(make_cartridge, tmp_path, suffix):
     (tmp_path / f"a{suffix}").mkdir()
 
-    with pytest.raises(ArtifactError, match=r"cannot be written \(Is a directory\)"):
+    with pytest.raises(ArtifactError, match="it is a folder; give another name"):
         write_cartridge(make_cartridge(), tmp_path / f"a{suffix}")
     assert names(tmp_path) == [f"a{suffix}"]
 

@@ -27,7 +27,7 @@ from kri_core.types import BlockScores
 
 
 def read_foreign(path):
-    return read_foreign_cartridge(path, 4, None, None)
+    return read_foreign_cartridge(path, 4, None)
 
 
 READERS = (read_cartridge, read_cartridge_header, read_prior, read_foreign)

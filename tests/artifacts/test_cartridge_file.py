@@ -106,7 +106,7 @@ def test_header_is_read_without_the_kv(make_cartridge, tmp_path, suffix):
     assert (header.layout, header.model) == (cartridge.layout, cartridge.model)
     assert (header.dtype, header.trained, header.format_version) == ("bfloat16", True, 1)
     assert header.sha256 == cartridge.sha256
-    assert (header.block_bytes, header.num_bytes) == (cartridge.block_bytes, cartridge.num_bytes)
+    assert (header.block_bytes, header.num_bytes) == (cartridge.kv[0].nbytes, cartridge.num_bytes)
 
 
 @pytest.mark.parametrize("kv_heads", [1, 2, 8], ids=["multi-query", "grouped", "multi-head"])

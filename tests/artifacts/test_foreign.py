@@ -54,9 +54,9 @@ def as_dicts(keys, values):
 def read(tmp_path, model):
     """Save as the other tool does, read it back with blocks of four."""
 
-    def read(held, token_ids=None):
+    def read(held):
         torch.save(held, tmp_path / "doc.pt")
-        return read_foreign_cartridge(tmp_path / "doc.pt", 4, model, token_ids)
+        return read_foreign_cartridge(tmp_path / "doc.pt", 4, model)
 
     return read
 
@@ -66,7 +66,7 @@ def read(tmp_path, model):
 def test_lists_of_layers_are_read(read, form, dtype):
     keys, values = draw(10, 0, dtype)
 
-    cartridge = read(form(keys, values), tuple(range(10)))
+    cartridge = read(form(keys, values))
 
     assert cartridge.kv.dtype == dtype
     assert torch.equal(cartridge.keys(), torch.cat(keys)[:, :, :8])
@@ -74,7 +74,6 @@ def test_lists_of_layers_are_read(read, form, dtype):
     assert torch.equal(cartridge.tail[:, 0], torch.cat(keys)[:, :, 8:])
     assert torch.equal(cartridge.tail[:, 1], torch.cat(values)[:, :, 8:])
     assert (cartridge.cart_id, cartridge.trained) == ("doc", False)
-    assert cartridge.token_ids == tuple(range(10))
 
 
 @pytest.mark.parametrize("frozen", ["frozen", "fixed"])
@@ -112,7 +111,6 @@ def test_token_ids_beside_the_file_are_used(read, tmp_path):
     (tmp_path / "prefix_token_ids.json").write_text(json.dumps(list(range(50, 60))))
 
     assert read(as_tuples(*draw(10, 0))).token_ids == tuple(range(50, 60))
-    assert read(as_tuples(*draw(10, 0)), tuple(range(10))).token_ids == tuple(range(10))
 
 
 @pytest.mark.parametrize(
@@ -121,7 +119,10 @@ def test_token_ids_beside_the_file_are_used(read, tmp_path):
         ("[1, 2", "prefix_token_ids.json beside it is not JSON; write it again"),
         ('{"ids": [1]}', "prefix_token_ids.json beside it must be one list of whole numbers"),
         ("[1.5]", "prefix_token_ids.json beside it must be one list of whole numbers"),
-        ("[1, 2, 3]", "has 10 tokens, but 3 token ids were given; give this cartridge's own, or"),
+        (
+            "[1, 2, 3]",
+            "has 10 tokens, but prefix_token_ids.json beside it lists 3; put this cartri",
+        ),
         (json.dumps([-1] * 10), "token ids must not be negative; got -1"),
     ],
 )
@@ -195,7 +196,7 @@ def test_shorter_than_a_block_is_all_tail(read):
 def test_a_foreign_cartridge_is_converted(tmp_path, model, target):
     torch.save(trainable_cache(wrap=parameters), tmp_path / "doc.pt")
 
-    made = convert_cartridge(tmp_path / "doc.pt", tmp_path / target, 4, model, tuple(range(10)))
+    made = convert_cartridge(tmp_path / "doc.pt", tmp_path / target, 4, model)
 
     assert (made.cart_id, made.trained, made.model) == ("out", True, model)
     assert verify_cartridge(tmp_path / target).sha256 == made.sha256
@@ -206,7 +207,7 @@ def test_a_foreign_cartridge_needs_block_size_and_model(tmp_path, model):
 
     for block_size, given in ((None, model), (4, None)):
         with pytest.raises(ConfigError, match=r"records neither block size nor model.* give both"):
-            convert_cartridge(tmp_path / "doc.pt", tmp_path / "o.pt", block_size, given, None)
+            convert_cartridge(tmp_path / "doc.pt", tmp_path / "o.pt", block_size, given)
 
 
 @pytest.mark.parametrize("target", ["out.pt", "out.safetensors"])
@@ -214,7 +215,7 @@ def test_our_own_is_converted_unchanged(make_cartridge, tmp_path, suffix, target
     cartridge = make_cartridge(dtype=torch.bfloat16)
     write_cartridge(cartridge, tmp_path / f"doc{suffix}")
 
-    made = convert_cartridge(tmp_path / f"doc{suffix}", tmp_path / target, None, None, None)
+    made = convert_cartridge(tmp_path / f"doc{suffix}", tmp_path / target, None, None)
 
     assert made.sha256 == cartridge.sha256
     assert torch.equal(verify_cartridge(tmp_path / target).kv, cartridge.kv)
@@ -224,7 +225,7 @@ def test_our_own_is_converted_in_place(make_cartridge, tmp_path, suffix):
     path = tmp_path / f"doc{suffix}"
     write_cartridge(make_cartridge(), path)
 
-    convert_cartridge(path, path, None, None, None)
+    convert_cartridge(path, path, None, None)
 
     assert verify_cartridge(path).sha256 == make_cartridge().sha256
 
@@ -232,8 +233,8 @@ def test_our_own_is_converted_in_place(make_cartridge, tmp_path, suffix):
 def test_our_own_takes_no_other_block_size(make_cartridge, tmp_path):
     write_cartridge(make_cartridge(), tmp_path / "doc.pt")
 
-    with pytest.raises(ConfigError, match="carries its own block size, model and token ids; leave"):
-        convert_cartridge(tmp_path / "doc.pt", tmp_path / "o.pt", 16, None, None)
+    with pytest.raises(ConfigError, match="carries its own block size and model; leave"):
+        convert_cartridge(tmp_path / "doc.pt", tmp_path / "o.pt", 16, None)
 
 
 def test_a_damaged_one_is_not_converted(make_cartridge, tmp_path):
@@ -244,13 +245,13 @@ def test_a_damaged_one_is_not_converted(make_cartridge, tmp_path):
     (tmp_path / "doc.safetensors").write_bytes(raw)
 
     with pytest.raises(ArtifactError, match="sha256 of its contents is"):
-        convert_cartridge(tmp_path / "doc.safetensors", tmp_path / "o.pt", None, None, None)
+        convert_cartridge(tmp_path / "doc.safetensors", tmp_path / "o.pt", None, None)
     assert not (tmp_path / "o.pt").exists()
 
 
 def test_a_bad_target_name_is_refused_before_the_work(tmp_path):
     with pytest.raises(ArtifactError, match=r"o\.bin: has suffix '.bin'"):
-        convert_cartridge(tmp_path / "missing.pt", tmp_path / "o.bin", None, None, None)
+        convert_cartridge(tmp_path / "missing.pt", tmp_path / "o.bin", None, None)
 
 
 def test_reading_a_foreign_one_as_ours_says_how_to_import_it(tmp_path):

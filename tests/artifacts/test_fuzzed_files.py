@@ -78,7 +78,7 @@ def test_foreign_cartridges(tmp_path, model):
     torch.save(sides, tmp_path / "f.pt")
 
     reads_or_says_why(
-        tmp_path / "f.pt", lambda path: read_foreign_cartridge(path, 4, model, None), seed=3
+        tmp_path / "f.pt", lambda path: read_foreign_cartridge(path, 4, model), seed=3
     )
 
 
@@ -88,4 +88,4 @@ def test_a_parameter_list_without_its_parameters_is_one_line(tmp_path, model):
     torch.save({"trainable_keys": empty, "trainable_values": []}, tmp_path / "f.pt")
 
     with pytest.raises(ArtifactError, match="trainable_keys is a damaged ParameterList; save it"):
-        read_foreign_cartridge(tmp_path / "f.pt", 4, model, None)
+        read_foreign_cartridge(tmp_path / "f.pt", 4, model)

@@ -29,12 +29,6 @@ def test_another_model_is_refused_by_field(make_cartridge, model, field, other):
         check_model(cartridge, attrs.evolve(model, **{field: other}))
 
 
-def test_another_block_size_is_refused(make_cartridge, model):
-    check_model(make_cartridge(), model, block_size=4)
-    with pytest.raises(ArtifactError, match="with block_size 4, wanted 16; build it again"):
-        check_model(make_cartridge(), model, block_size=16)
-
-
 def test_another_path_and_what_is_not_known_are_accepted(make_cartridge, model):
     check_model(make_cartridge(), attrs.evolve(model, model_id="/elsewhere", tokenizer=None))
 

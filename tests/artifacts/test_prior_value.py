@@ -79,11 +79,13 @@ def test_num_blocks_comes_from_whichever_part_knows_it(meta):
 
 @pytest.mark.parametrize("total", [7, 9])
 def test_one_block_too_many_or_too_few_does_not_belong(make_cartridge, total):
-    """Even without meta, the number of blocks tells."""
-    prior = Prior(scores=BlockScores(torch.zeros(1, 1, total)))
+    """Even without meta, scores and features tell the number of blocks."""
+    scored = Prior(scores=BlockScores(torch.zeros(1, 1, total)))
+    compared = Prior(summary={"features": torch.zeros(total, 2)}, blocks=(0, 1))
 
-    with pytest.raises(ArtifactError, match=f"scores for {total} blocks against the cartridge's 8"):
-        prior.check_belongs(make_cartridge(num_tokens=32))
+    for prior in (scored, compared):
+        with pytest.raises(ArtifactError, match=f"is for {total} blocks against the cartridge's 8"):
+            prior.check_belongs(make_cartridge(num_tokens=32))
 
 
 def test_a_listed_block_beyond_the_cartridge_does_not_belong(make_cartridge):

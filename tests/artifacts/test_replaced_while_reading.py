@@ -94,7 +94,7 @@ def test_where_descriptors_have_no_names_it_is_one_line(swapped, no_descriptor_n
 
 def test_torch_alone_would_mix_the_two(swapped, no_descriptor_names, monkeypatch):
     """The control: one file's header over the other's KV."""
-    monkeypatch.setattr(torch_file, "identity", lambda _: 0)
+    monkeypatch.setattr(torch_file, "file_state", lambda _: 0)
 
     with pytest.raises(ArtifactError, match="sha256 of its contents is"):
         verify_cartridge(swapped)

@@ -95,3 +95,43 @@ def test_an_empty_question_is_refused(kri, here):
     done = kri("ask", "", "--cartridge", "doc.safetensors", "--stack", "whole")
 
     assert (done.code, "the question has no tokens; ask something" in done.err) == (2, True)
+
+
+def test_a_repair_is_refused_not_left_out_in_silence(kri, here, plugin):
+    """An answer must have gone through the stack it is printed under; `route` runs no model."""
+    plugin(
+        "repair", "mend", "@hookimpl\ndef kri_plan_repair(manifest, deviation):\n    return ()\n"
+    )
+    stack = ("--cartridge", "doc.safetensors", "--stack", "recency[budget=2]+mend")
+
+    done = kri("ask", "x", *stack)
+    said = "the hf engine does not repair yet, and recency[budget=2]+mend names mend; leave it out"
+    assert (done.code, said in done.err, done.out) == (5, True, "")
+    assert kri("route", *stack).code == 0
+
+
+def test_a_scorer_of_questions_may_run_the_model_on_them(kri, here, plugin):
+    """Without a model, as in `route`, it is given no probe and says so."""
+    plugin(
+        "scorer",
+        "asker",
+        """
+        @hookimpl
+        def kri_summarise_blocks(cartridge):
+            return {"order": torch.arange(cartridge.layout.num_blocks).float()}
+
+        @hookimpl
+        def kri_score_query(summary, query, probe):
+            if probe is None:
+                raise ConfigError("asker runs the model on the question; use ask")
+            logits = probe.forward(query.token_ids, read=("logits",), last=1).logits
+            return (summary["order"] * logits.abs().mean()).view(1, 1, -1)
+        """,
+    )
+
+    answer = ask(kri, "--stack", "A0R0K3(asker)", "--max-new-tokens", "1")
+    assert answer["selected_blocks"] == [18, 19, 20]
+    routed = kri(
+        "route", "--cartridge", "doc.safetensors", "--stack", "A0R0K3(asker)", "--query", "x"
+    )
+    assert (routed.code, "use ask" in routed.err) == (2, True), routed.err

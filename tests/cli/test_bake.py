@@ -88,6 +88,8 @@ def test_a_killed_bake_resumes(kri, here, tmp_path):
     assert kept >= 3
     assert not out.exists()
 
+    assert kri(*BAKE, "--scorer", "random", "--out", tmp_path / "r.pt").code == 0
+    assert len(list(work.rglob("*.safetensors"))) == kept  # none of another bake's business
     assert kri(*BAKE, "--scorer", "kri-d", "--batch", "1", "--out", out).code == 0
     assert not work.exists()
     reference = read_prior(here / "priors/doc_kri-d.pt").scores.values
@@ -115,6 +117,14 @@ def test_a_bad_request_is_refused_before_the_work(
 
     assert (done.code, message in done.err) == (code, True), done.err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_made_is_refused_before_the_work(kri, here, tmp_path):
+    (tmp_path / "plain").touch()
+
+    done = kri(*BAKE, "--scorer", "random", "--out", tmp_path / "plain")
+    said = "cannot be made a folder (File exists); give a .pt file or another"
+    assert (done.code, said in done.err) == (2, True), done.err
 
 
 def test_a_document_shorter_than_a_block_has_nothing_to_score(kri, here, tmp_path):

@@ -1,5 +1,6 @@
 """What holds for every command: help, exit codes, pipes, locales, what is imported."""
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -20,6 +21,20 @@ def run(*arguments, **environment):
     return subprocess.run(
         [*KRI, *arguments], capture_output=True, text=True, env=os.environ | environment
     )
+
+
+def on_a_terminal(*arguments, **environment):
+    """The stdout of a command whose stdout is a terminal."""
+    reading, writing = os.openpty()
+    process = subprocess.Popen([*KRI, *arguments], stdout=writing, env=os.environ | environment)
+    os.close(writing)
+    shown = b""
+    with contextlib.suppress(OSError):  # Linux ends a terminal's output with EIO
+        while piece := os.read(reading, 4096):
+            shown += piece
+    os.close(reading)
+    assert process.wait() == 0
+    return shown.decode()
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
@@ -76,6 +91,65 @@ def test_a_closed_pipe_ends_quietly():
     assert done.stderr == ""
 
 
+def shell(line):
+    return subprocess.run(
+        line.format(kri=" ".join(KRI)), shell=True, capture_output=True, text=True
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("{kri} list-plugins >/dev/full", "No space left on device"),
+        ("{kri} --help >/dev/full", "No space left on device"),
+        ("{kri} list-plugins >&-", "Bad file descriptor"),
+    ],
+)
+def test_output_that_cannot_be_written_is_one_line(line, says):
+    """Data that was lost is not a success, and Python's own complaint at exit is not a second."""
+    done = shell(line)
+
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: OSError: ")
+    assert done.stderr.count("\n") == 1
+    assert f"{says}; free space, or check" in done.stderr
+
+
+def test_closed_streams_change_nothing_else():
+    closed = "cartridge build --model x --out x.pt --text - <&-"
+
+    assert shell("{kri} list-plugins 2>&- <&-").stdout == run("list-plugins").stdout
+    assert shell("{kri} cartridge inspect nowhere.pt 2>&- <&- >&-").returncode == 4
+    assert shell(f"{{kri}} {closed}").stderr == (
+        "error: --text - cannot be read: Bad file descriptor\n"
+    )
+
+
+def test_an_error_nobody_can_read_keeps_its_exit_code():
+    assert shell("{kri} cartridge inspect nowhere.pt 2>/dev/full").returncode == 4
+    assert shell("{kri} lst-plugins 2>/dev/full").returncode == 2
+
+
+def test_a_fault_of_kri_core_is_one_line_and_its_traceback_a_log(monkeypatch, kri, caplog):
+    def fail():
+        raise KeyError("a\nb")
+
+    monkeypatch.setattr("kri_core.registry.Registry.discover", fail)
+    with caplog.at_level("DEBUG"):
+        done = kri("list-plugins")
+
+    assert done.code == 1
+    assert done.err.splitlines()[-1] == (
+        "error: KeyError: 'a\\nb': a fault of kri-core; "
+        "report it with what KRI_LOG_LEVEL=DEBUG shows"
+    )
+    assert "Traceback" in caplog.text
+
+
+def test_an_empty_log_level_is_none():
+    assert run("list-plugins", KRI_LOG_LEVEL="").returncode == 0
+
+
 @pytest.mark.parametrize(
     "environment",
     [{"NO_COLOR": "1"}, {"COLUMNS": "40"}, {"LC_ALL": "C", "PYTHONUTF8": "0"},
@@ -89,6 +163,16 @@ def test_terminals_and_locales_do_not_break_the_listing(environment):
         assert done.returncode == 0, done.stderr
         assert "top-k" in done.stdout
         assert "\x1b" not in done.stdout
+
+
+@pytest.mark.parametrize("columns", ["40", "100", "no number"])
+def test_a_terminal_gets_lines_cut_to_its_width(columns):
+    """CASES 12: the last column keeps 20 characters, however narrow the terminal."""
+    lines = on_a_terminal("list-plugins", COLUMNS=columns).splitlines()
+
+    narrow = max(lines[0].index("summary") + 20, int(columns) if columns.isdigit() else 80)
+    assert max(map(len, lines)) == narrow
+    assert any(line.endswith("…") for line in lines)
 
 
 def test_output_to_a_file_is_not_cut(tmp_path):

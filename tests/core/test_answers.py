@@ -256,6 +256,8 @@ def test_a_repair_plan_may_be_anything_from_nothing_to_everything(plugin, make_c
         ("ZeroDivisionError('by\\n nothing')", "ZeroDivisionError: by nothing"),
         ("SystemExit(3)", "SystemExit: 3"),
         ("AssertionError", "AssertionError"),
+        ("GeneratorExit", "GeneratorExit"),
+        ("type('Odd', (BaseException,), {})('x')", "Odd: x"),
     ],
 )
 def test_whatever_a_hook_raises_names_it(plugin, make_cartridge, raised, said):
@@ -276,3 +278,20 @@ def test_ctrl_c_in_a_hook_is_not_swallowed(plugin, make_cartridge):
 
     with pytest.raises(KeyboardInterrupt):
         Router.from_config(parse("io")).route(make_cartridge(4))
+
+
+def test_what_a_hook_prints_is_not_data(plugin, make_cartridge, capsys):
+    plugin(
+        "scorer",
+        "io",
+        """
+        print("imported")
+        @hookimpl
+        def kri_score_blocks(cartridge):
+            print("asked")
+            return torch.arange(4.0)[None, None]
+        """,
+    )
+
+    assert Router.from_config(parse("A0R0K1(io)")).route(make_cartridge(4)).kept == (3,)
+    assert capsys.readouterr() == ("", "imported\nasked\n")

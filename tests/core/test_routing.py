@@ -285,7 +285,7 @@ def test_a_prior_of_another_cartridge_is_refused_even_where_no_score_is_asked(
 @pytest.mark.parametrize("num_blocks", [8, 10])
 def test_a_prior_of_another_number_of_blocks_is_refused(make_cartridge, num_blocks):
     """CASES 17: one block too many or too few; with meta and without."""
-    said = f"scores for {num_blocks} blocks against the cartridge's 9"
+    said = f"it is for {num_blocks} blocks against the cartridge's 9"
     with pytest.raises(ArtifactError, match=said):
         router("A1R0K2").route(make_cartridge(9), prior=Prior(scores=scores_of(*[1] * num_blocks)))
     said = f"num_blocks {num_blocks} against the cartridge's 9"

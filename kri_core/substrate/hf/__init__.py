@@ -5,8 +5,8 @@ from __future__ import annotations
 from kri_core.substrate.hf.agreement import divergence
 from kri_core.substrate.hf.build import build_cartridge, build_from_tokens
 from kri_core.substrate.hf.calibrate import calibrate
-from kri_core.substrate.hf.chat import document_ids, question_ids
-from kri_core.substrate.hf.generate import Answer, answer, load_cache, load_prefix, stop_ids
+from kri_core.substrate.hf.chat import document_ids, encode_with, question_ids
+from kri_core.substrate.hf.generate import Answer, answer, load_cache, load_prefix
 from kri_core.substrate.hf.identity import tokenizer_digest
 from kri_core.substrate.hf.journal import DiskJournal, Journal, MemoryJournal, journal_scope
 from kri_core.substrate.hf.load import load_model, load_tokenizer
@@ -28,6 +28,7 @@ __all__ = [
     "calibrate",
     "divergence",
     "document_ids",
+    "encode_with",
     "journal_scope",
     "load_cache",
     "load_model",
@@ -37,6 +38,5 @@ __all__ = [
     "question_ids",
     "repair",
     "run_repairs",
-    "stop_ids",
     "tokenizer_digest",
 ]

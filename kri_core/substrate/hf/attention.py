@@ -53,7 +53,8 @@ class PrefixAttention:
         keys, own_keys = self.prefix.keys[call.layer].to(dtype), call.key.to(dtype)
         values, own_values = self.prefix.values[call.layer].to(dtype), call.value.to(dtype)
         out = torch.empty_like(query)  # [row, kv_head, group, token, head_dim]
-        mass: Tensor = query.new_empty(*query.shape[:-1], self.prefix.num_blocks * self.with_mass)
+        blocks = self.prefix.num_blocks if self.with_mass else 0
+        mass: Tensor = query.new_empty(*query.shape[:-1], blocks)
         for row, token in _steps(query, keys.shape[1]):
             piece, seen = query[row, :, :, token], slice(token.stop)
             bias = None if self.bias is None else self.bias[row]

@@ -19,7 +19,6 @@ from kri_core.types import Cartridge
 logger = logging.getLogger(__name__)
 
 CHUNK = 512  # tokens prefilled at once; bounds the memory of activations
-BLOCK_SIZE = 16
 Report = Callable[[int, int], object]  # (tokens done, tokens in all)
 
 
@@ -28,7 +27,7 @@ def build_cartridge(
     text: str,
     *,
     cart_id: str,
-    block_size: int = BLOCK_SIZE,
+    block_size: int,
     max_tokens: int | None = None,
     chat_template: bool = False,
     progress: Report | None = None,
@@ -45,7 +44,7 @@ def build_from_tokens(
     token_ids: Sequence[int],
     *,
     cart_id: str,
-    block_size: int = BLOCK_SIZE,
+    block_size: int,
     progress: Report | None = None,
 ) -> Cartridge:
     """The same for a document that is token ids already; none are added."""

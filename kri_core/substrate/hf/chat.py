@@ -43,7 +43,18 @@ def question_ids(
 
 def encode(model: HfModel, text: str) -> tuple[int, ...]:
     """A text's token ids and nothing around them."""
-    tokenizer = _tokenizer(model)
+    return encode_with(_tokenizer(model), text)
+
+
+def encode_with(tokenizer: Any, text: str) -> tuple[int, ...]:  # noqa: ANN401
+    """The same for a tokenizer without a model.
+
+    A command line's text comes with its bytes hidden in surrogates where the locale is not UTF-8.
+    """
+    try:
+        text = text.encode(errors="surrogateescape").decode()
+    except UnicodeError as error:
+        raise ConfigError(f"{text[:40]!r} is not UTF-8; give it in UTF-8") from error
     return tuple(tokenizer(text, add_special_tokens=False, verbose=False).input_ids)
 
 

@@ -7,7 +7,7 @@ else. Positions go on from the document's last token, whatever was selected.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -41,14 +41,12 @@ def answer(
     cartridge: Cartridge,
     blocks: Sequence[int],
     question: Sequence[int],
-    max_new_tokens: int = 64,
-    stop: Collection[int] | None = None,
+    max_new_tokens: int,
     repaired: Prefix | None = None,
 ) -> Answer:
     """Greedy answer to a question's token ids over the given blocks and the tail.
 
-    `stop` are the token ids that end an answer; None: the model's own. `repaired` is what a repair
-    made of the same blocks; None: they are loaded as stored.
+    `repaired` is what a repair made of the same blocks; None: they are loaded as stored.
     """
     first = _check(model, cartridge, question, max_new_tokens)
     clock = [_now(model)]
@@ -58,7 +56,7 @@ def answer(
     asked = model.tokens(question), model.positions(first, len(question))
     logits = model.run(*asked, cache=cache, keep=len(question))[0]
     clock.append(_now(model))
-    chosen = list(_decode(model, cache, logits[-1], first + len(question), max_new_tokens, stop))
+    chosen = list(_decode(model, cache, logits[-1], first + len(question), max_new_tokens))
     clock.append(_now(model))
     seconds = [later - earlier for earlier, later in pairwise(clock)]
     return Answer(
@@ -115,10 +113,9 @@ def _decode(
     logits: Tensor,
     position: int,
     limit: int,
-    stop: Collection[int] | None,
 ) -> Iterator[tuple[int, float]]:
     """Greedy tokens with their log-probabilities, from the logits of the first one."""
-    ends = stop_ids(model) if stop is None else stop
+    ends = stop_ids(model)
     for step in range(limit):
         token = int(logits.argmax())
         yield token, float(logits.float().log_softmax(-1)[token])

@@ -8,18 +8,20 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers.utils import logging as transformers_logging
 
-from kri_core.errors import ConfigError, EngineError
+from kri_core.errors import ConfigError, EngineError, KriError, one_line
 from kri_core.substrate.hf.exactness import check_config
 from kri_core.substrate.hf.model import HfModel
 
 logger = logging.getLogger(__name__)
 
+REASON = 240  # characters kept of transformers' own message
 DTYPES = {
     "auto": "auto",  # what the checkpoint was saved in
     "float32": torch.float32,
@@ -35,19 +37,12 @@ def load_model(
     if dtype not in DTYPES:
         raise ConfigError(f"dtype {dtype!r} is not known; give one of {', '.join(DTYPES)}")
     place = _device(device)
-    _check_path(model)
     start = time.perf_counter()
     with _one_line(f"model {model!r} cannot be loaded"):
+        _check_path(model)
         config = AutoConfig.from_pretrained(model, revision=revision)
         check_config(config)
-        loaded, info = AutoModelForCausalLM.from_pretrained(
-            model, revision=revision, config=config, dtype=DTYPES[dtype], output_loading_info=True
-        )
-    if info["missing_keys"]:
-        raise EngineError(
-            f"model {model!r} lacks {len(info['missing_keys'])} weights, such as "
-            f"{min(info['missing_keys'])}; give a complete checkpoint"
-        )
+        loaded = _loaded(model, revision, config, dtype)
     tokenizer = load_tokenizer(model, revision)
     commit = getattr(config, "_commit_hash", None) or revision
     # Absolute, so that a cartridge still finds its model from another working directory.
@@ -57,10 +52,52 @@ def load_model(
     return made
 
 
+def _loaded(model: str, revision: str | None, config: Any, dtype: str) -> Any:  # noqa: ANN401
+    """The model with every weight from its checkpoint; transformers would draw them at random."""
+    with _quiet():
+        loaded, info = AutoModelForCausalLM.from_pretrained(
+            model,
+            revision=revision,
+            config=config,
+            dtype=DTYPES[dtype],
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # refused below, by name
+        )
+    if mismatched := info["mismatched_keys"]:
+        first = min(mismatched)  # (name, found, wanted), in some releases the name alone
+        raise EngineError(
+            f"model {model!r} has {len(mismatched)} weights of another shape than its config.json "
+            f"says, such as {first if isinstance(first, str) else first[0]}; "
+            "give the config.json of this checkpoint"
+        )
+    if missing := info["missing_keys"]:
+        raise EngineError(
+            f"model {model!r} lacks {len(missing)} weights, such as {min(missing)}; "
+            "give a complete checkpoint"
+        )
+    if unexpected := info["unexpected_keys"]:
+        logger.warning(
+            "model %r has no use for %d weights of its checkpoint, such as %s",
+            model, len(unexpected), min(unexpected),
+        )  # fmt: skip
+    return loaded
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without transformers' table of weights, on which `_loaded` has one line each."""
+    before = transformers_logging.get_verbosity()
+    transformers_logging.set_verbosity(max(before, logging.ERROR))
+    try:
+        yield
+    finally:
+        transformers_logging.set_verbosity(before)
+
+
 def load_tokenizer(model: str, revision: str | None = None) -> Any:  # noqa: ANN401
     """A model's tokenizer by hub id or local directory."""
-    _check_path(model)
     with _one_line(f"model {model!r} has no tokenizer that can be loaded"):
+        _check_path(model)
         return AutoTokenizer.from_pretrained(model, revision=revision)
 
 
@@ -82,18 +119,22 @@ def _check_path(model: str) -> None:
     """What can only be a path is not looked up on the hub."""
     path = Path(model)
     is_path = path.is_absolute() or model.startswith((".", "~")) or model.count("/") > 1
-    if is_path and not (path / "config.json").is_file():
+    if (is_path or path.exists()) and not (path / "config.json").is_file():
         what = "has no config.json" if path.is_dir() else "is not a directory"
         raise EngineError(f"model {model!r} {what}; give a model directory or a hub id")
 
 
 @contextmanager
 def _one_line(what: str) -> Iterator[None]:
+    """A directory's files are parsed by a dozen libraries, each with errors of its own."""
     try:
         yield
-    except (OSError, ValueError, ImportError, RuntimeError, SafetensorError) as error:
-        reason = next((line for line in str(error).splitlines() if line.strip()), repr(error))
+    except KriError:
+        raise
+    except Exception as error:
+        said = " ".join(str(error).split())
+        reason = said if isinstance(error, (OSError, ValueError)) and said else one_line(error)
         raise EngineError(
-            f"{what}: {reason.strip().rstrip('.')}; check the name, and for a hub model the "
-            "network, HF_TOKEN and HF_HUB_OFFLINE"
+            f"{what}: {shorten(reason, REASON, placeholder=' …').rstrip('.')}; check the name, "
+            "and for a hub model the network, HF_TOKEN and HF_HUB_OFFLINE"
         ) from error

@@ -12,7 +12,7 @@ from attrs import frozen
 from torch import Tensor
 
 from kri_core.artifacts import check_model
-from kri_core.errors import ArtifactError, ConfigError
+from kri_core.errors import ArtifactError, ConfigError, EngineError
 from kri_core.identity import ModelIdentity
 from kri_core.substrate.hf.exactness import Anatomy, examine
 from kri_core.substrate.hf.identity import identify
@@ -65,7 +65,16 @@ class HfModel:
             if keep == 0:
                 self.model.base_model(**options)
                 return torch.empty(len(token_ids), 0, 0)
-            return self.model(**options, logits_to_keep=keep).logits  # type: ignore[no-any-return]
+            return self._finite(self.model(**options, logits_to_keep=keep).logits)
+
+    def _finite(self, logits: Tensor) -> Tensor:
+        """An argmax over NaN is token 0, and a score of it looks like a score."""
+        if not bool(logits.amax(-1).isfinite().all()):
+            raise EngineError(
+                f"{self.identity.model_id} computed NaN or infinity in {self.dtype}; give --dtype "
+                "float32 or bfloat16, or a checkpoint without NaN"
+            )
+        return logits
 
     @property
     def _cache_argument(self) -> str:

@@ -55,7 +55,11 @@ def test_progress_counts_tokens(tiny_llama, monkeypatch):
     monkeypatch.setattr(build, "CHUNK", 8)
     reports = []
     build_from_tokens(
-        tiny_llama, random_tokens(20), cart_id="x", progress=lambda *at: reports.append(at)
+        tiny_llama,
+        random_tokens(20),
+        cart_id="x",
+        block_size=4,
+        progress=lambda *at: reports.append(at),
     )
     assert reports == [(8, 20), (16, 20), (20, 20)]
 
@@ -74,18 +78,19 @@ def test_max_tokens_keeps_the_first(tiny_llama):
 
 def test_the_models_dtype_is_kept():
     model = tiny("Llama", dtype=torch.bfloat16)
-    assert build_cartridge(model, "a text", cart_id="x").kv.dtype == torch.bfloat16
+    assert build_cartridge(model, "a text", cart_id="x", block_size=4).kv.dtype == torch.bfloat16
 
 
 def test_a_text_longer_than_the_model_takes():
     """CASES 21."""
     model = tiny_llama(max_position_embeddings=16)
-    assert build_from_tokens(model, random_tokens(16), cart_id="x").layout.num_tokens == 16
+    full = build_from_tokens(model, random_tokens(16), cart_id="x", block_size=4)
+    assert full.layout.num_tokens == 16
     with pytest.raises(
         ConfigError,
         match="the document has 17 tokens, but tiny-llama takes 16; cut it with --max-tokens",
     ):
-        build_from_tokens(model, random_tokens(17), cart_id="x")
+        build_from_tokens(model, random_tokens(17), cart_id="x", block_size=4)
 
 
 def test_yarn_stretches_what_the_model_takes():
@@ -95,4 +100,4 @@ def test_yarn_stretches_what_the_model_takes():
 
 def test_a_document_without_tokens(tiny_llama):
     with pytest.raises(ConfigError, match="the document has no tokens; give a longer text"):
-        build_from_tokens(tiny_llama, [], cart_id="x")
+        build_from_tokens(tiny_llama, [], cart_id="x", block_size=4)

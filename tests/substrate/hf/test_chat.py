@@ -24,6 +24,18 @@ def test_plain_document_and_question(tiny_llama):
     assert text(tiny_llama, question_ids(tiny_llama, " why?")) == " why?"
 
 
+def test_a_question_from_a_command_line_without_utf8(tiny_llama):
+    """There Python hides the bytes of what was typed in surrogates."""
+    typed = "wärum?".encode().decode("ascii", errors="surrogateescape")
+    assert question_ids(tiny_llama, typed) == question_ids(tiny_llama, "wärum?")
+
+
+@pytest.mark.parametrize("text", [b"caf\xe9".decode(errors="surrogateescape"), "\ud800"])
+def test_a_question_that_is_no_utf8(tiny_llama, text):
+    with pytest.raises(ConfigError, match="is not UTF-8; give it in UTF-8"):
+        question_ids(tiny_llama, text)
+
+
 def test_a_special_token_the_tokenizer_puts_last_is_left_out(tiny_llama):
     from tokenizers import processors
 

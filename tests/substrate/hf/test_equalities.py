@@ -129,17 +129,22 @@ def test_bfloat16_stays_near_float32(family):
     torch.testing.assert_close(logits[torch.float32], logits[torch.bfloat16], atol=0.2, rtol=0)
 
 
-def test_a_float32_cartridge_is_cast_for_a_bfloat16_model():
+@pytest.mark.parametrize(
+    ("stored", "engine"),
+    [(torch.float32, torch.bfloat16), (torch.bfloat16, torch.float16)],
+    ids=str,
+)
+def test_a_cartridge_is_cast_for_a_model_of_another_dtype(stored, engine):
     """Values are rounded, never reread as other bits (CASES 19)."""
-    cartridge = tiny_cartridge(tiny("Llama"))
-    half = tiny("Llama", dtype=torch.bfloat16)
+    cartridge = tiny_cartridge(tiny("Llama", dtype=stored))
+    model = tiny("Llama", dtype=engine)
     rounded = evolve(
-        cartridge, kv=cartridge.kv.bfloat16(), tail=cartridge.tail.bfloat16(), sha256=""
+        cartridge, kv=cartridge.kv.to(engine), tail=cartridge.tail.to(engine), sha256=""
     )
 
     question = random_tokens(5, seed=1)
-    cast = answer(half, cartridge, [0, 2], question, 4)
-    stored = answer(half, rounded, [0, 2], question, 4)
+    cast = answer(model, cartridge, [0, 2], question, 4)
+    kept = answer(model, rounded, [0, 2], question, 4)
 
-    assert cast.token_ids == stored.token_ids
-    assert torch.equal(cast.question_logprobs, stored.question_logprobs)
+    assert cast.token_ids == kept.token_ids
+    assert torch.equal(cast.question_logprobs, kept.question_logprobs)

@@ -111,6 +111,53 @@ def test_weights_that_are_incomplete_are_not_drawn_at_random(broken):
         load_model(str(broken))
 
 
+def edit(path, **values):
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
+def test_weights_of_another_shape_than_the_config_says(broken, capfd):
+    edit(broken / "config.json", hidden_size=64)
+    line = r"weights of another shape than its config\.json says, such as lm_head\.weight; give the"
+    with pytest.raises(EngineError, match=line):
+        load_model(str(broken))
+    assert "MISMATCH" not in capfd.readouterr().err  # transformers' table, beside our line
+
+
+def test_weights_that_the_config_leaves_unused_are_a_warning(broken, caplog, capfd):
+    edit(broken / "config.json", num_hidden_layers=2)
+    load_model(str(broken))
+
+    (record,) = caplog.records
+    assert "has no use for 9 weights of its checkpoint, such as model.layers.2" in record.message
+    assert "UNEXPECTED" not in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("file", "values", "says"),
+    [
+        ("config.json", {"num_hidden_layers": "x"}, "expected int, got str"),
+        ("config.json", {"num_key_value_heads": 0}, "ZeroDivisionError: "),
+        ("tokenizer.json", {"added_tokens": 7}, "TypeError: "),
+    ],
+)
+def test_values_that_break_transformers_are_one_line(broken, file, values, says):
+    edit(broken / file, **values)
+    with pytest.raises(EngineError, match=rf"can(not)? be loaded: .*{says}") as caught:
+        load_model(str(broken))
+    one_line(caught)
+
+
+def test_a_file_is_no_model(broken):
+    with pytest.raises(EngineError, match=r"model\.safetensors' is not a directory; give a model"):
+        load_model(str(broken / "model.safetensors"))
+
+
+def test_a_name_longer_than_a_path_can_be(broken):
+    with pytest.raises(EngineError, match=r"cannot be loaded: .*; check the name") as caught:
+        load_model("x" * 300)
+    one_line(caught)
+
+
 def test_a_directory_without_a_tokenizer(broken):
     for path in broken.glob("*token*"):
         path.unlink()

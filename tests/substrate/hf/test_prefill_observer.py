@@ -30,6 +30,8 @@ def chunked(request, monkeypatch):
 
 @pytest.mark.usefixtures("chunked")
 def test_block_masses_are_dense_eager_attention_summed(case, run_eager):
+    """CASES 23: the model itself runs an attention that returns no weights."""
+    assert case.model.model.config._attn_implementation == "sdpa"
     masses, _ = observed(case.model, case.cartridge)
 
     causal = torch.full((50, 50), torch.finfo(torch.float32).min).triu(1)[None, None]
