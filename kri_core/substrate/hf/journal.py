@@ -15,6 +15,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from kri_core.artifacts.atomic import replacing
+from kri_core.artifacts.opening import naming
 from kri_core.identity import digest
 from kri_core.probe import ProbeText
 from kri_core.substrate.hf.model import HfModel
@@ -73,7 +74,7 @@ class DiskJournal:
         place = self._place(name)
         place.mkdir(parents=True, exist_ok=True)
         path = place / f"{hashlib.sha256(data).hexdigest()}.safetensors"
-        with replacing(path) as file:
+        with naming(path), replacing(path) as file:
             file.write(data)
         self._files.add(path)
         self._rows(name).update(zip(units, rows, strict=True))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -13,7 +14,7 @@ import pytest
 import torch
 from attrs import evolve
 
-from kri_core.errors import PluginError
+from kri_core.errors import ArtifactError, PluginError
 from kri_core.substrate.hf import DiskJournal, HfProbe, MemoryJournal, journal_scope, probe_texts
 
 SQUARES = torch.arange(10.0).square()[:, None]
@@ -147,6 +148,15 @@ def test_a_finished_bake_leaves_another_ones_batches(tmp_path):
     assert torch.equal(again.get("name", 7), SQUARES[2])
     again.discard()
     assert not (tmp_path / "work").exists()
+
+
+def test_a_full_disk_names_the_file(tmp_path, monkeypatch):
+    def full(_descriptor):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(ArtifactError, match=r"/work/.*\.safetensors: cannot be written \(No space"):
+        DiskJournal(tmp_path / "work", "scope").put("name", [5], SQUARES[:1])
 
 
 def test_a_half_written_batch_is_taken_away(tmp_path):
