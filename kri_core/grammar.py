@@ -105,7 +105,7 @@ class _Parser:
         if TAG_LIKE.fullmatch(name) and not self._peek(":"):
             if _TAG.fullmatch(name):
                 self._fail(f"expected {wanted}, got a split tag; a tag stands first", at)
-            tag = "A<anchor>R<recent>K<mid>, such as A1R2K13"
+            tag = "A<anchor>R<recent>K<mid>, such as A1R2K13, each of at most 9 digits"
             self._fail(f"{_short(name)} is not a split tag; write {tag}", at)
         return name
 

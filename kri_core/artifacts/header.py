@@ -10,6 +10,7 @@ from datetime import datetime
 from attrs import asdict, field, frozen
 
 from kri_core.artifacts.fields import structure
+from kri_core.artifacts.prior_file import KEYS as PRIOR_KEYS
 from kri_core.artifacts.safetensors_file import ITEM_BYTES
 from kri_core.artifacts.tensors import KV_DTYPES, dtype_name
 from kri_core.errors import ArtifactError
@@ -81,6 +82,10 @@ class CartridgeHeader:
         """The header among a file's fields; a newer format and a foreign file are refused."""
         text = fields.get("header")
         if not isinstance(text, str):
+            if fields.keys() & set(PRIOR_KEYS):
+                raise ArtifactError(
+                    "is a prior, not a cartridge; give the cartridge it was baked for"
+                )
             held = ", ".join(sorted(map(str, fields))[:6]) or "nothing"
             raise ArtifactError(
                 f"is not a kri-core cartridge: wanted a header, it holds {held}; "

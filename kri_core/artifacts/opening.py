@@ -24,7 +24,8 @@ def naming(path: Path) -> Iterator[None]:
     try:
         yield
     except KriError as error:
-        raise ArtifactError(f"{path}: {error}") from error
+        name = "".join(char if char.isprintable() else "?" for char in str(path))  # one line
+        raise ArtifactError(f"{name}: {error}") from error
 
 
 @contextmanager

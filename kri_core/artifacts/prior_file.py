@@ -67,6 +67,8 @@ def read_prior(path: Path) -> Prior:
     """Read and check a prior; what it leaves open is logged as a warning."""
     with naming(path):
         held = read_fields(path)
+        if "header" in held and not held.keys() & set(KEYS):
+            raise ArtifactError("is a cartridge, not a prior; kri-core bake makes a prior of it")
         if is_safetensors(path):
             held = _gathered(held)
         budgets = held.get(PER_BUDGET, {})

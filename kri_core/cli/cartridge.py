@@ -19,8 +19,10 @@ if TYPE_CHECKING:
     from kri_core.artifacts import CartridgeHeader
 
 BLOCK_SIZE = 16
+LARGEST = 2**31 - 1  # tokens; torch counts no further than 2**63, also when it multiplies
+BLOCK_SIZES = click.IntRange(1, LARGEST)
 block_size_option = click.option(
-    "--block-size", type=click.IntRange(min=1), default=BLOCK_SIZE, show_default=True
+    "--block-size", type=BLOCK_SIZES, default=BLOCK_SIZE, show_default=True
 )
 
 
@@ -119,7 +121,7 @@ def verify(path: Path, as_json: bool) -> None:
 @click.argument("source", type=FILE)
 @click.argument("target", type=FILE)
 @model_options("For a foreign cartridge: the model it was made for.")
-@click.option("--block-size", type=click.IntRange(min=1), help="For a foreign cartridge.")
+@click.option("--block-size", type=BLOCK_SIZES, help="For a foreign cartridge.")
 def convert(
     source: Path,
     target: Path,

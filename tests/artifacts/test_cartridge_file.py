@@ -221,11 +221,18 @@ def test_another_field_in_the_file_is_refused(make_cartridge, tmp_path):
         read_cartridge(tmp_path / "a.pt")
 
 
-def test_a_prior_given_as_a_cartridge_says_what_it_holds(tmp_path):
+def test_a_prior_given_as_a_cartridge_is_called_one(tmp_path):
     torch.save({"block_affinities": torch.zeros(1, 1, 4)}, tmp_path / "p.pt")
 
-    with pytest.raises(ArtifactError, match=r"is not a kri-core cartridge: .* holds block_affin"):
-        read_cartridge(tmp_path / "p.pt")
+    for read in (read_cartridge, read_cartridge_header):
+        with pytest.raises(ArtifactError, match=r"is a prior, not a cartridge; give the cartridge"):
+            read(tmp_path / "p.pt")
+
+
+def test_a_name_of_two_lines_gives_one_line(tmp_path):
+    with pytest.raises(ArtifactError, match=r"/a\?\?\[2Jb\.pt: cannot be opened") as caught:
+        read_cartridge(tmp_path / "a\n\x1b[2Jb.pt")
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["a.bin", "a", "a.pt.tmp"])

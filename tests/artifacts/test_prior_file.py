@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from kri_core.artifacts import convert_prior, read_prior, write_prior
+from kri_core.artifacts import convert_prior, read_prior, write_cartridge, write_prior
 from kri_core.errors import ArtifactError
 from kri_core.prior import Prior
 from kri_core.types import BlockScores
@@ -32,6 +32,13 @@ def save(tmp_path):
 def warnings(caplog):
     caplog.set_level(logging.WARNING)
     return lambda: [record.getMessage() for record in caplog.records]
+
+
+def test_a_cartridge_given_as_a_prior_is_called_one(make_cartridge, tmp_path, suffix):
+    write_cartridge(make_cartridge(), tmp_path / f"a{suffix}")
+
+    with pytest.raises(ArtifactError, match="is a cartridge, not a prior; kri-core bake makes a"):
+        read_prior(tmp_path / f"a{suffix}")
 
 
 def test_reads_what_was_written(meta, tmp_path, suffix, warnings):

@@ -97,17 +97,17 @@ def test_an_empty_question_is_refused(kri, here):
     assert (done.code, "the question has no tokens; ask something" in done.err) == (2, True)
 
 
-def test_a_repair_is_refused_not_left_out_in_silence(kri, here, plugin):
-    """An answer must have gone through the stack it is printed under; `route` runs no model."""
+def test_a_repair_that_refreshes_nothing_is_counted(kri, here, plugin):
+    """CASE 38; an answer must have gone through the stack it is printed under."""
     plugin(
         "repair", "mend", "@hookimpl\ndef kri_plan_repair(manifest, deviation):\n    return ()\n"
     )
-    stack = ("--cartridge", "doc.safetensors", "--stack", "recency[budget=2]+mend")
 
-    done = kri("ask", "x", *stack)
-    said = "the hf engine does not repair yet, and recency[budget=2]+mend names mend; leave it out"
-    assert (done.code, said in done.err, done.out) == (5, True, "")
-    assert kri("route", *stack).code == 0
+    done = kri("ask", "x", "--cartridge", "doc.safetensors", "--stack",
+               "recency[budget=2]+mend", "--json")  # fmt: skip
+    assert done.json["stack"] == "recency[budget=2]+mend"
+    assert done.json["repair"]["refreshed"] == 0
+    assert done.json["repair"]["kept_tokens"] == 2 * 16 + 13
 
 
 def test_a_scorer_of_questions_may_run_the_model_on_them(kri, here, plugin):

@@ -152,3 +152,27 @@ def test_one_changed_byte_fails_verify(kri, here, tmp_path):
 
     assert kri("cartridge", "verify", copy).code == 4
     assert kri("cartridge", "verify", "doc.safetensors").code == 0
+
+
+@pytest.mark.parametrize("size", ["0", str(2**31), "9" * 30])
+def test_a_block_size_no_tensor_can_have_is_usage(kri, here, tmp_path, size):
+    build = ("cartridge", "build", "--model", "model", "--text", "doc.txt", "--block-size", size)
+    done = kri(*build, "--out", tmp_path / "a.pt")
+
+    assert (done.code, f"{size} is not in the range 1<=x<=2147483647" in done.err) == (2, True)
+
+
+def test_a_block_larger_than_any_document_is_all_tail(kri, here, tmp_path):
+    build = (
+        "cartridge",
+        "build",
+        "--model",
+        "model",
+        "--text",
+        "doc.txt",
+        "--block-size",
+        2**31 - 1,
+    )
+
+    assert kri(*build, "--out", tmp_path / "a.pt").code == 0
+    assert kri("cartridge", "verify", tmp_path / "a.pt", "--json").json["num_blocks"] == 0

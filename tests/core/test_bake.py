@@ -17,8 +17,9 @@ def kri_score_blocks(cartridge):
 """
 
 
-def scorer(name):
-    return Member.load(Registry.discover(), "scorer", PluginRef(name))
+def baked(cartridge, name):
+    scorer = Member.load(Registry.discover(), "scorer", PluginRef(name))
+    return next(prior for _, prior in bake(cartridge, [scorer], None))
 
 
 def test_scores_that_are_all_zero_make_no_prior(plugin, make_cartridge):
@@ -27,14 +28,14 @@ def test_scores_that_are_all_zero_make_no_prior(plugin, make_cartridge):
     said = "scorer 'nothing' of of-nothing 1.0 scored every block 0, so nothing ranks them; no prio"
 
     with pytest.raises(PluginError, match=re.escape(said)):
-        bake(make_cartridge(4), scorer("nothing"), None)
+        baked(make_cartridge(4), "nothing")
 
 
 def test_scores_that_are_all_alike_make_one(plugin, make_cartridge):
     """The control: alike is not nothing, and ties have an order."""
     plugin("scorer", "alike", CONSTANT.format(value="0.5"))
 
-    prior = bake(make_cartridge(4), scorer("alike"), None)
+    prior = baked(make_cartridge(4), "alike")
     assert prior.scores.values.tolist() == [[[0.5] * 4]]
     assert prior.meta.probe_sha256 is None
 
@@ -42,8 +43,8 @@ def test_scores_that_are_all_alike_make_one(plugin, make_cartridge):
 def test_a_scorer_that_asks_for_a_model_needs_one(plugin, make_cartridge):
     plugin("scorer", "asking", "@hookimpl\ndef kri_score_blocks(cartridge, probe): ...\n")
 
-    with pytest.raises(ConfigError, match="asking runs the model to score blocks; give one with"):
-        bake(make_cartridge(4), scorer("asking"), None)
+    with pytest.raises(ConfigError, match="asking runs the model to score; give one with"):
+        baked(make_cartridge(4), "asking")
 
 
 def test_a_document_shorter_than_a_block_is_refused(plugin, make_cartridge):
@@ -51,4 +52,4 @@ def test_a_document_shorter_than_a_block_is_refused(plugin, make_cartridge):
     plugin("scorer", "alike", CONSTANT.format(value="0.5"))
 
     with pytest.raises(ConfigError, match="'doc' has 0 tokens, less than one block of 1: there"):
-        bake(make_cartridge(0), scorer("alike"), None)
+        baked(make_cartridge(0), "alike")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
@@ -15,6 +15,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from kri_core.artifacts.atomic import replacing
+from kri_core.artifacts.opening import naming
 from kri_core.identity import digest
 from kri_core.probe import ProbeText
 from kri_core.substrate.hf.model import HfModel
@@ -60,6 +61,7 @@ class DiskJournal:
     folder: Path
     scope: str
     _read: dict[str, dict[int, Tensor]] = Factory(dict)
+    _files: set[Path] = Factory(set)  # found or written here
 
     def get(self, name: str, unit: int) -> Tensor | None:
         """As the protocol says."""
@@ -71,19 +73,31 @@ class DiskJournal:
         data = save({"units": torch.tensor(list(units)), "rows": rows})
         place = self._place(name)
         place.mkdir(parents=True, exist_ok=True)
-        with replacing(place / f"{hashlib.sha256(data).hexdigest()}.safetensors") as file:
+        path = place / f"{hashlib.sha256(data).hexdigest()}.safetensors"
+        with naming(path), replacing(path) as file:
             file.write(data)
+        self._files.add(path)
         self._rows(name).update(zip(units, rows, strict=True))
 
     def discard(self) -> None:
-        """Remove everything kept, of every name and scope, once the bake is done."""
+        """Remove what this bake kept and took up, once it is done.
+
+        Another bake's batches stay: it may be running, or have been killed and be taken up again.
+        """
         self._read.clear()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        for path in self._files:
+            path.unlink(missing_ok=True)
+        for place in sorted({*(path.parent for path in self._files), self.folder}, reverse=True):
+            with contextlib.suppress(OSError):  # not empty, or gone already
+                place.rmdir()
+        self._files.clear()
 
     def _rows(self, name: str) -> dict[int, Tensor]:
         """A name's rows by unit; its files are read once."""
         if name not in self._read:
-            paths = sorted(self._place(name).glob("*.safetensors"))
+            place = self._place(name)
+            paths = sorted(place.glob("*.safetensors"))
+            self._files.update(paths, place.glob(".*.tmp"))  # what a killed bake was writing
             self._read[name] = {u: row for path in paths for u, row in _read_batch(path).items()}
         return self._read[name]
 
@@ -92,7 +106,10 @@ class DiskJournal:
 
 
 def _read_batch(path: Path) -> dict[int, Tensor]:
-    data = path.read_bytes()
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:  # another bake is done with it
+        return {}
     if hashlib.sha256(data).hexdigest() != path.stem:
         logger.warning("%s is damaged; its batch is computed again", path)
         return {}

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 import torch
 from attrs import evolve
 
-from kri_core.errors import PluginError
+from kri_core.errors import ArtifactError, PluginError
 from kri_core.substrate.hf import DiskJournal, HfProbe, MemoryJournal, journal_scope, probe_texts
 
 SQUARES = torch.arange(10.0).square()[:, None]
@@ -131,6 +133,48 @@ def test_a_finished_bake_leaves_nothing(tmp_path):
     assert not (tmp_path / "work").exists()
     assert journal.get("name", 5) is None
     journal.discard()
+
+
+def test_a_finished_bake_leaves_another_ones_batches(tmp_path):
+    """Two bakes of one cartridge into one folder, at once; or one that was killed before."""
+    done, other = (DiskJournal(tmp_path / "work", scope) for scope in ("done", "other"))
+    done.put("name", [5], SQUARES[:1])
+    other.put("name", [6], SQUARES[1:2])
+    done.discard()
+    other.put("name", [7], SQUARES[2:3])
+
+    again = DiskJournal(tmp_path / "work", "other")
+    assert torch.equal(again.get("name", 6), SQUARES[1])
+    assert torch.equal(again.get("name", 7), SQUARES[2])
+    again.discard()
+    assert not (tmp_path / "work").exists()
+
+
+def test_a_full_disk_names_the_file(tmp_path, monkeypatch):
+    def full(_descriptor):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(ArtifactError, match=r"/work/.*\.safetensors: cannot be written \(No space"):
+        DiskJournal(tmp_path / "work", "scope").put("name", [5], SQUARES[:1])
+
+
+def test_a_half_written_batch_is_taken_away(tmp_path):
+    DiskJournal(tmp_path / "work", "scope").put("name", [5], SQUARES[:1])
+    (batch,) = (tmp_path / "work").rglob("*.safetensors")
+    batch.with_name(".x.safetensors.0a.tmp").touch()
+
+    journal = DiskJournal(tmp_path / "work", "scope")
+    journal.get("name", 5)
+    journal.discard()
+    assert not (tmp_path / "work").exists()
+
+
+def test_a_batch_that_goes_while_it_is_listed_is_computed_again(tmp_path, monkeypatch):
+    DiskJournal(tmp_path, "scope").put("name", [5], SQUARES[:1])
+    monkeypatch.setattr(Path, "glob", lambda folder, _: [folder / "gone.safetensors"])
+
+    assert DiskJournal(tmp_path, "scope").get("name", 5) is None
 
 
 def test_a_killed_bake_goes_on_with_another_batch_size(make, tmp_path):
