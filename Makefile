@@ -12,7 +12,7 @@ PLUGINS := $(wildcard plugins/*/pyproject.toml)
 export OMP_WAIT_POLICY ?= passive
 
 .DEFAULT_GOAL := help
-.PHONY: help install model demo test check bake-bench
+.PHONY: help install model demo test check docs bake-bench
 
 help: ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,6 +41,9 @@ check: $(INSTALLED) ## Lint, formatting, types and the direction of imports.
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+docs: $(INSTALLED) ## Write docs/algorithms.md from the installed plugins.
+	$(BIN)/python tools/algorithms_table.py
 
 bake-bench: model ## Seconds and memory per scorer; KRI-D against one prefill per block (some minutes).
 	$(BIN)/python benchmarks/bake_bench.py
