@@ -68,8 +68,8 @@ def test_stacks_with_a_repair_are_canonical(text, canonical):
 
 
 def test_json_says_what_was_refreshed(kri, caplog):
-    plain, _ = ask(kri, "hybrid[anchor=1,recent=3]")
-    answer, _ = ask(kri, "hybrid[anchor=1,recent=3]+xa25")
+    plain, _ = ask(kri, "A1R3K0")
+    answer, _ = ask(kri, "A1R3K0+xa25")
     repair = answer["repair"]
 
     assert plain["repair"] is None
@@ -86,7 +86,7 @@ def test_json_says_what_was_refreshed(kri, caplog):
 
 
 def test_the_same_twice_is_the_same(kri):
-    one, other = (ask(kri, "hybrid[anchor=1,recent=3]+xa15")[0] for _ in range(2))
+    one, other = (ask(kri, "A1R3K0+xa15")[0] for _ in range(2))
     for answer in (one, other):
         del answer["timings"], answer["repair"]["seconds"]
     assert one == other
@@ -95,7 +95,7 @@ def test_the_same_twice_is_the_same(kri):
 def test_repairs_go_one_after_the_other(kri):
     """The second one measures what the first one left: its quarter is fresh already."""
     everything = "xa[ratio=1.0]"
-    answer, _ = ask(kri, f"hybrid[anchor=1,recent=3]+{everything}+xa25")
+    answer, _ = ask(kri, f"A1R3K0+{everything}+xa25")
     first, second = answer["repair"]
 
     assert (first["name"], second["name"]) == (everything, "xa25")
@@ -105,14 +105,14 @@ def test_repairs_go_one_after_the_other(kri):
 
 def test_a_repair_that_refreshes_nothing_is_said(kri, caplog):
     """CASES 38: for ratio 0, and where nothing deviates."""
-    plain, _ = ask(kri, "hybrid[anchor=1,recent=3]")
-    answer, _ = ask(kri, "hybrid[anchor=1,recent=3]+xa[ratio=0]")
+    plain, _ = ask(kri, "A1R3K0")
+    answer, _ = ask(kri, "A1R3K0+xa[ratio=0]")
     assert answer["repair"]["refreshed"] == 0
     assert answer["token_ids"] == plain["token_ids"]
     assert answer["logprobs"] == plain["logprobs"]
     assert f"xa[ratio=0.0] refreshed none of {KEPT} tokens" in caplog.text
 
-    answer, _ = ask(kri, "hybrid[anchor=1,recent=3]+xa25[reference=full]")
+    answer, _ = ask(kri, "A1R3K0+xa25[reference=full]")
     assert answer["repair"]["deviation_max"] == 0
     assert answer["repair"]["refreshed"] == math.ceil(KEPT / 4)
     assert "xa25[reference=full] changed nothing: the KV is that of 'full'" in caplog.text
