@@ -27,6 +27,7 @@ from kri_core.stack import Member
 from kri_core.substrate.hf import HfProbe, build_cartridge, load_model, probe_texts
 
 TOKENS = 2048
+BLOCK_SIZE = 16
 BATCH = 16
 RUNS = int(os.environ.get("KRI_BENCH_RUNS", "3"))
 SAMPLE = 3  # blocks that are left out by a prefill each, to be scaled to all
@@ -37,7 +38,9 @@ WATCHERS = ("attention-prefill", "h2o")  # two scorers of the attention family, 
 def main() -> None:
     """Print two tables and one comparison."""
     model = load_model(resolve_model("smollm2-135m"), dtype="float32", device="cpu")
-    cartridge = build_cartridge(model, document(), cart_id="bench", max_tokens=TOKENS)
+    cartridge = build_cartridge(
+        model, document(), cart_id="bench", block_size=BLOCK_SIZE, max_tokens=TOKENS
+    )
     texts = probe_texts(model, [prompt(PROBES[0])])
     registry = Registry.discover()
 
@@ -83,7 +86,7 @@ def _compare_removals(fresh: Callable[[], HfProbe], num_blocks: int, probe_token
     sample = [num_blocks * (2 * i + 1) // (2 * SAMPLE) for i in range(SAMPLE)]
     masked = _median(lambda: left_out(range(num_blocks), "mask"))
     prefilled = _median(lambda: left_out(sample, "reprefill")) * num_blocks / SAMPLE
-    here = (TOKENS - 16 + probe_tokens) / probe_tokens
+    here = (TOKENS - BLOCK_SIZE + probe_tokens) / probe_tokens
     there = DOCS_BLOCKS * (DOCS_TOKENS + DOCS_PROBE) / (DOCS_BLOCKS * DOCS_PROBE)
     print(
         f"\nkri-d by masking: {masked:.1f} s; by one prefill per block: {prefilled:.0f} s "

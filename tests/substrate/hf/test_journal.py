@@ -126,28 +126,28 @@ def test_a_damaged_batch_is_computed_again(make, tmp_path, damage, caplog):
 
 
 def test_a_finished_bake_leaves_nothing(tmp_path):
-    journal = DiskJournal(tmp_path / "work", "scope")
+    journal = DiskJournal(tmp_path / "kept", "scope")
     journal.put("name", [5], SQUARES[:1])
     journal.discard()
 
-    assert not (tmp_path / "work").exists()
+    assert not (tmp_path / "kept").exists()
     assert journal.get("name", 5) is None
     journal.discard()
 
 
 def test_a_finished_bake_leaves_another_ones_batches(tmp_path):
     """Two bakes of one cartridge into one folder, at once; or one that was killed before."""
-    done, other = (DiskJournal(tmp_path / "work", scope) for scope in ("done", "other"))
+    done, other = (DiskJournal(tmp_path / "kept", scope) for scope in ("done", "other"))
     done.put("name", [5], SQUARES[:1])
     other.put("name", [6], SQUARES[1:2])
     done.discard()
     other.put("name", [7], SQUARES[2:3])
 
-    again = DiskJournal(tmp_path / "work", "other")
+    again = DiskJournal(tmp_path / "kept", "other")
     assert torch.equal(again.get("name", 6), SQUARES[1])
     assert torch.equal(again.get("name", 7), SQUARES[2])
     again.discard()
-    assert not (tmp_path / "work").exists()
+    assert not (tmp_path / "kept").exists()
 
 
 def test_a_full_disk_names_the_file(tmp_path, monkeypatch):
@@ -155,19 +155,19 @@ def test_a_full_disk_names_the_file(tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(ArtifactError, match=r"/work/.*\.safetensors: cannot be written \(No space"):
-        DiskJournal(tmp_path / "work", "scope").put("name", [5], SQUARES[:1])
+    with pytest.raises(ArtifactError, match=r"/kept/.*\.safetensors: cannot be written \(No space"):
+        DiskJournal(tmp_path / "kept", "scope").put("name", [5], SQUARES[:1])
 
 
 def test_a_half_written_batch_is_taken_away(tmp_path):
-    DiskJournal(tmp_path / "work", "scope").put("name", [5], SQUARES[:1])
-    (batch,) = (tmp_path / "work").rglob("*.safetensors")
+    DiskJournal(tmp_path / "kept", "scope").put("name", [5], SQUARES[:1])
+    (batch,) = (tmp_path / "kept").rglob("*.safetensors")
     batch.with_name(".x.safetensors.0a.tmp").touch()
 
-    journal = DiskJournal(tmp_path / "work", "scope")
+    journal = DiskJournal(tmp_path / "kept", "scope")
     journal.get("name", 5)
     journal.discard()
-    assert not (tmp_path / "work").exists()
+    assert not (tmp_path / "kept").exists()
 
 
 def test_a_batch_that_goes_while_it_is_listed_is_computed_again(tmp_path, monkeypatch):
