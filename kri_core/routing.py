@@ -65,10 +65,6 @@ class Router:
             scores=None if scores is None else self._pooled(scores, split),
         )
 
-    def plan_repairs(self, manifest: Manifest, deviation: Tensor) -> tuple[RepairPlan, ...]:
-        """Ask each repair, in the order written, which kept tokens it refreshes."""
-        return tuple(self.plan_repair(it, manifest, deviation) for it in self.stack.repairs)
-
     def plan_repair(self, repair: Member, manifest: Manifest, deviation: Tensor) -> RepairPlan:
         """Ask one of the stack's repairs: each may measure deviation in its own way."""
         answer = repair.call(REPAIR, manifest=manifest, deviation=deviation)

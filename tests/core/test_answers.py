@@ -234,7 +234,7 @@ def test_a_repair_plan_that_breaks_its_promise(plugin, make_cartridge, answer, s
 
     wanted = re.escape(f"repair 'io' of of-io 1.0: {said}")
     with pytest.raises(PluginError, match=f"^{wanted}$"):
-        router.plan_repairs(manifest, torch.zeros(MANIFEST_TOKENS))
+        router.plan_repair(router.stack.repairs[0], manifest, torch.zeros(MANIFEST_TOKENS))
 
 
 @pytest.mark.parametrize("answer", [(), (0,), (0, 3), (0, 1, 2, 3)])
@@ -242,7 +242,8 @@ def test_a_repair_plan_may_be_anything_from_nothing_to_everything(plugin, make_c
     plugin("repair", "io", f"@hookimpl\ndef kri_plan_repair(): return {answer}")
     router = Router.from_config(parse("A1R1K0+io"))
 
-    (plan,) = router.plan_repairs(router.route(make_cartridge(6)), torch.zeros(MANIFEST_TOKENS))
+    manifest, (repair,) = router.route(make_cartridge(6)), router.stack.repairs
+    plan = router.plan_repair(repair, manifest, torch.zeros(MANIFEST_TOKENS))
 
     assert (plan.tokens, plan.num_kept_tokens) == (answer, MANIFEST_TOKENS)
 

@@ -519,7 +519,8 @@ def test_repairs_are_asked_in_the_order_written(plugin, make_cartridge):
 
     def order(stack):
         routed = router(stack)
-        plans = routed.plan_repairs(routed.route(make_cartridge(9)), deviation)
+        manifest = routed.route(make_cartridge(9))
+        plans = [routed.plan_repair(it, manifest, deviation) for it in routed.stack.repairs]
         return [plan.tokens for plan in plans]
 
     assert order("A1R1K0+alpha+beta") == [(0,), (5,)]
@@ -576,7 +577,8 @@ def test_instances_answer_like_modules_even_equal_ones(environment, make_cartrid
         },
     )
     routed = router("A1R1K0+europa+io")
-    plans = routed.plan_repairs(routed.route(make_cartridge(5)), torch.zeros(2))
+    manifest = routed.route(make_cartridge(5))
+    plans = [routed.plan_repair(it, manifest, torch.zeros(2)) for it in routed.stack.repairs]
 
     assert [plan.tokens for plan in plans] == [(1,), (0,)]
 
