@@ -6,7 +6,7 @@ from kri_core.substrate.hf.agreement import divergence
 from kri_core.substrate.hf.build import build_cartridge, build_from_tokens
 from kri_core.substrate.hf.calibrate import calibrate
 from kri_core.substrate.hf.chat import document_ids, encode_with, question_ids
-from kri_core.substrate.hf.generate import Answer, answer, load_cache, load_prefix
+from kri_core.substrate.hf.generate import Answer, answer, load_prefix
 from kri_core.substrate.hf.identity import tokenizer_digest
 from kri_core.substrate.hf.journal import DiskJournal, Journal, MemoryJournal, journal_scope
 from kri_core.substrate.hf.load import load_model, load_tokenizer
@@ -30,7 +30,6 @@ __all__ = [
     "document_ids",
     "encode_with",
     "journal_scope",
-    "load_cache",
     "load_model",
     "load_prefix",
     "load_tokenizer",

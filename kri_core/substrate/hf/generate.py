@@ -78,11 +78,6 @@ def _check(model: HfModel, cartridge: Cartridge, question: Sequence[int], limit:
     return first
 
 
-def load_cache(model: HfModel, cartridge: Cartridge, blocks: Sequence[int]) -> Any:  # noqa: ANN401
-    """A DynamicCache of the given blocks, in the document's order, and the tail."""
-    return _cache_of(load_prefix(model, cartridge, blocks))
-
-
 def load_prefix(model: HfModel, cartridge: Cartridge, blocks: Sequence[int]) -> Prefix:
     """K and V of the given blocks, in the document's order, and the tail."""
     total = cartridge.layout.num_blocks

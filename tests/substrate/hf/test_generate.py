@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from kri_core.errors import ConfigError, EngineError
-from kri_core.substrate.hf import answer, load_cache
+from kri_core.substrate.hf import answer, load_prefix
 from kri_core.substrate.hf.generate import stop_ids
 from kri_core.testing.tiny import random_tokens, tiny_cartridge, tiny_llama
 
@@ -14,11 +14,12 @@ QUESTION = random_tokens(5, seed=1)
 
 
 def test_only_the_selected_blocks_and_the_tail_are_held(tiny_llama, tiny_cartridge):
-    cache = load_cache(tiny_llama, tiny_cartridge, [4, 1])
+    prefix = load_prefix(tiny_llama, tiny_cartridge, [4, 1])
 
     expected = torch.cat([tiny_cartridge.keys([1, 4]), tiny_cartridge.tail[:, 0]], 2)
-    for layer, keys in zip(cache.layers, expected, strict=True):
-        assert torch.equal(layer.keys[0], keys)
+    assert prefix.blocks == (1, 4)
+    for held, keys in zip(prefix.keys, expected, strict=True):
+        assert torch.equal(held, keys)
 
 
 def test_kv_bytes_counts_what_is_held(tiny_llama, tiny_cartridge):
