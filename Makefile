@@ -45,5 +45,5 @@ check: $(INSTALLED) ## Lint, formatting, types and the direction of imports.
 docs: $(INSTALLED) ## Write docs/algorithms.md from the installed plugins.
 	$(BIN)/python tools/algorithms_table.py
 
-bake-bench: model ## Seconds and memory per scorer; KRI-D against one prefill per block (some minutes).
+bake-bench: model ## Seconds and memory per scorer; KRI-D against one prefill per block (a quarter of an hour).
 	$(BIN)/python benchmarks/bake_bench.py
