@@ -3,51 +3,20 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sysconfig
-import venv
 from pathlib import Path
 
 import pytest
-from attrs import frozen
 
 from kri_core.artifacts import write_cartridge
 from kri_core.testing import FakeModel
 
 
-@frozen
-class Environment:
-    """A fresh virtual environment that also sees this one's packages, as a user's would."""
-
-    python: Path
-    packages: Path  # its own site-packages
-
-    def run(self, *arguments: str, ok: bool = True) -> subprocess.CompletedProcess[str]:
-        """Run `python arguments`."""
-        command = [str(self.python), *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert not ok or done.returncode == 0, done.stdout + done.stderr
-        return done
-
-    def cli(self, *arguments: str, ok: bool = True) -> subprocess.CompletedProcess[str]:
-        """Run `kri-core arguments`."""
-        return self.run("-m", "kri_core.cli", *arguments, ok=ok)
-
-    def scorers(self) -> dict[str, dict[str, str]]:
-        """The scorers that list-plugins shows, by name."""
-        listed = json.loads(self.cli("list-plugins", "--slot", "scorer", "--json").stdout)
-        return {row["name"]: row for row in listed["plugins"]}
-
-
 @pytest.fixture(scope="module")
-def environment(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("venv")
-    venv.create(folder, with_pip=False)
-    packages = Path(sysconfig.get_path("purelib", "venv", {"base": str(folder)}))
-    ours = sysconfig.get_path("purelib")
+def environment(make_environment):
+    """It also sees this one's packages, as a user's would."""
     # addsitedir also follows the .pth files there, and so editable installs
-    (packages / "ours.pth").write_text(f"import site; site.addsitedir({ours!r})\n")
-    return Environment(folder / "bin" / "python", packages)
+    return make_environment(f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})")
 
 
 @pytest.fixture(scope="module")
