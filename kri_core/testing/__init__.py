@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from kri_core.testing.attention import causal_attention, watched
     from kri_core.testing.fake_model import FakeModel, cartridge_of
     from kri_core.testing.fake_probe import FakeProbe
+    from kri_core.testing.planted import is_noticed, plant_bug
     from kri_core.testing.repair import RepairContract
     from kri_core.testing.scorer import ScorerContract
     from kri_core.testing.selector import SelectorContract
@@ -23,6 +24,8 @@ _HOME_OF = {
     "SplitContract": "split",
     "cartridge_of": "fake_model",
     "causal_attention": "attention",
+    "is_noticed": "planted",
+    "plant_bug": "planted",
     "watched": "attention",
 }
 
@@ -35,6 +38,8 @@ __all__ = [
     "SplitContract",
     "cartridge_of",
     "causal_attention",
+    "is_noticed",
+    "plant_bug",
     "watched",
 ]
 
