@@ -15,7 +15,7 @@ from kri_core.artifacts.cartridge_file import (
     write_cartridge,
 )
 from kri_core.artifacts.contents import check_target
-from kri_core.artifacts.convert import convert_cartridge, convert_prior
+from kri_core.artifacts.convert import convert_cartridge, convert_prior, is_native
 from kri_core.artifacts.foreign import read_foreign_cartridge
 from kri_core.artifacts.header import CartridgeHeader
 from kri_core.artifacts.matching import check_model
@@ -31,6 +31,7 @@ __all__ = [
     "convert_cartridge",
     "convert_prior",
     "find_calibration",
+    "is_native",
     "read_calibration",
     "read_cartridge",
     "read_cartridge_header",

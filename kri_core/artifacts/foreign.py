@@ -37,11 +37,14 @@ def load_foreign(path: Path) -> object:
     return load(path, [ParameterList])
 
 
-def read_foreign_cartridge(path: Path, block_size: int, model: ModelIdentity) -> Cartridge:
+def read_foreign_cartridge(
+    path: Path, block_size: int, model: ModelIdentity, token_ids_path: Path | None = None
+) -> Cartridge:
     """Import a cartridge; holds the result and one layer at a time.
 
-    Without `prefix_token_ids.json` its token_ids are empty and its prefix_hash is over its content.
-    A TrainableCache is trained; lists are taken as prefilled.
+    Its tokens are in `token_ids_path`, or in a `prefix_token_ids.json` beside it; without either,
+    token_ids are empty and the prefix_hash is over the content. A TrainableCache is trained; lists
+    are taken as prefilled.
     """
     with naming(path):
         held = load_foreign(path)
@@ -49,7 +52,7 @@ def read_foreign_cartridge(path: Path, block_size: int, model: ModelIdentity) ->
         parts = _trainable_parts(held) if isinstance(held, Mapping) else _listed_parts(held)
         num_layers = len(parts[0][0])
         kv, tail = block_major(_layers(parts), num_layers, block_size)
-        token_ids = _token_ids_beside(path)
+        token_ids = _token_ids(path) if token_ids_path is None else _listed_ids(token_ids_path)
         _check_count(token_ids, kv.shape[0] * block_size + tail.shape[3])
         return seal(path.stem, block_size, model, token_ids, kv, tail, trained)
 
@@ -140,7 +143,7 @@ def _joined(parts: list[object], name: str) -> Tensor:
     return tensors[0][0] if len(tensors) == 1 else torch.cat(tensors, 2)[0]
 
 
-def _token_ids_beside(path: Path) -> Sequence[int]:
+def _token_ids(path: Path) -> Sequence[int]:
     """Empty, and said, where there is no such file."""
     beside = path.with_name(TOKEN_IDS_FILE)
     if not beside.exists():
@@ -151,15 +154,17 @@ def _token_ids_beside(path: Path) -> Sequence[int]:
             TOKEN_IDS_FILE,
         )
         return ()
-    with opened(beside) as file:
+    return _listed_ids(beside)
+
+
+def _listed_ids(path: Path) -> Sequence[int]:
+    with opened(path) as file:
         try:
             token_ids = json.loads(file.read())
         except ValueError as error:
-            raise ArtifactError(
-                f"{TOKEN_IDS_FILE} beside it is not JSON; write it again"
-            ) from error
+            raise ArtifactError(f"{path.name} beside it is not JSON; write it again") from error
     if not isinstance(token_ids, list) or not all(type(token) is int for token in token_ids):
-        raise ArtifactError(f"{TOKEN_IDS_FILE} beside it must be one list of whole numbers")
+        raise ArtifactError(f"{path.name} beside it must be one list of whole numbers")
     return token_ids
 
 

@@ -1,0 +1,24 @@
+"""What vLLM loads in each of its processes (entry point `vllm.general_plugins`)."""
+
+from __future__ import annotations
+
+HERE = "kri_core.substrate.vllm"
+CONNECTOR = "CartridgeConnector"  # its name in the JSON that people write
+
+
+def register() -> None:
+    """Make the connector, the routed cache and the attention back end known; may be repeated."""
+    from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
+    from vllm.platforms import current_platform
+    from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
+
+    from kri_core.substrate.vllm import placement
+
+    placement.register()
+    if CONNECTOR not in KVConnectorFactory._registry:
+        KVConnectorFactory.register_connector(CONNECTOR, f"{HERE}.connector", CONNECTOR)
+    if current_platform.is_cpu():
+        # The CPU platform takes CPU_ATTN whatever --attention-backend says.
+        register_backend(AttentionBackendEnum.CPU_ATTN, f"{HERE}.backend_cpu.RoutedCPUBackend")
+    else:
+        register_backend(AttentionBackendEnum.CUSTOM, f"{HERE}.backend_cuda.RoutedFlashBackend")
