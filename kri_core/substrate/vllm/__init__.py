@@ -1,4 +1,4 @@
-"""Routed requests in an unmodified vLLM, through its official extension points alone (ADR 7).
+"""Routed requests in an unmodified vLLM, through its official extension points alone (ADR 8).
 
 The scheduler's process plans (`planning`), places blocks (`placement`) and answers for each request
 (`scheduling`); the worker's process loads KV (`loading`) and drops the absent blocks from every

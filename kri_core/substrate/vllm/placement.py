@@ -63,14 +63,14 @@ class RoutedManager(FullAttentionManager):
         **kwargs: Any,  # noqa: ANN401
     ) -> int:
         """Without the rows that are absent, and those that others hold already."""
-        count: int = super().get_num_blocks_to_allocate(
+        count = super().get_num_blocks_to_allocate(
             request_id, num_tokens, new_computed_blocks, *args, **kwargs
         )
         plan = self._plan(request_id)
         if plan is None or request_id in self.num_cached_block:
             return int(count)
         held = sum(block.ref_cnt > 0 for block in self._resident(plan).values())
-        return max(count - (plan.num_rows - len(plan.rows)) - held, 0)
+        return max(int(count) - (plan.num_rows - len(plan.rows)) - held, 0)
 
     def allocate_external_computed_blocks(
         self,
