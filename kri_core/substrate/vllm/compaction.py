@@ -18,20 +18,22 @@ NULL = 0  # the id of vLLM's null block
 class Compacted:
     """Where a builder's compacted tables live: allocated once, so a CUDA graph may replay them."""
 
-    rows: Tensor  # int32 [request, row + 1]; the last column takes what is dropped
+    rows: Tensor  # int32 [request, row]
     lengths: Tensor  # int32 [request]
+    _scratch: Tensor  # int32 [request, row + 1]; the last column takes what is dropped
 
     @classmethod
     def for_requests(cls, count: int, num_rows: int, device: torch.device) -> Compacted:
         """Room for `count` requests of `num_rows` rows."""
-        return cls(
-            torch.zeros(count, num_rows + 1, dtype=torch.int32, device=device),
-            torch.zeros(count, dtype=torch.int32, device=device),
+        rows, scratch = (
+            torch.zeros(count, width, dtype=torch.int32, device=device)
+            for width in (num_rows, num_rows + 1)
         )
+        return cls(rows, torch.zeros_like(rows[:, 0]), scratch)
 
     def holds(self, table: Tensor) -> bool:
         """Whether a block table [request, row] fits."""
-        return table.shape[0] <= self.rows.shape[0] and table.shape[1] < self.rows.shape[1]
+        return table.shape[0] <= self.rows.shape[0] and table.shape[1] == self.rows.shape[1]
 
     def fill(
         self, table: Tensor, seq_lens: Tensor, query_lens: Tensor, block_size: int
@@ -46,21 +48,12 @@ class Compacted:
         column = torch.arange(width, device=table.device, dtype=torch.int32)
         used = column < ((seq_lens + (block_size - 1)) // block_size)[:, None]
         present = used & (table != NULL)
-        place = torch.where(present, present.cumsum(1) - 1, self.rows.shape[1] - 1)
+        place = torch.where(present, present.cumsum(1) - 1, width)
+        scratch = self._scratch[:requests].zero_()
+        scratch.scatter_(1, place.long(), table.to(scratch.dtype))
         rows, lengths = self.rows[:requests], self.lengths[:requests]
-        rows.zero_()
-        rows.scatter_(1, place.long(), table.to(rows.dtype))
+        rows.copy_(scratch[:, :width])
         absent = (used & ~present).sum(1).to(seq_lens.dtype)
-        torch.maximum(
-            (seq_lens - absent * block_size).to(lengths.dtype),
-            query_lens.to(lengths.dtype),
-            out=lengths,
-        )
-        return rows[:, :width], lengths
-
-
-def any_absent(table: Tensor, seq_lens: Tensor, block_size: int) -> bool:
-    """Whether some used row is null; costs a synchronisation where the table is not on the CPU."""
-    column = torch.arange(table.shape[1], dtype=torch.int32, device=table.device)
-    used = column < ((seq_lens + (block_size - 1)) // block_size)[:, None]
-    return bool((used & (table == NULL)).any())
+        shorter = (seq_lens - absent * block_size).to(lengths.dtype)
+        torch.maximum(shorter, query_lens.to(lengths.dtype), out=lengths)
+        return rows, lengths

@@ -69,7 +69,7 @@ class RoutedManager(FullAttentionManager):
         plan = self._plan(request_id)
         if plan is None or request_id in self.num_cached_block:
             return int(count)
-        held = sum(block.ref_cnt > 0 for block in self._resident(plan).values())
+        held = sum(1 for block in self._resident(plan).values() if block.ref_cnt > 0)
         return max(int(count) - (plan.num_rows - len(plan.rows)) - held, 0)
 
     def allocate_external_computed_blocks(

@@ -7,7 +7,10 @@ CONNECTOR = "CartridgeConnector"  # its name in the JSON that people write
 
 
 def register() -> None:
-    """Make the connector, the routed cache and the attention back end known; may be repeated."""
+    """Make the connector, the routed cache and the attention back ends known; may be repeated.
+
+    The back ends take the places of vLLM's own, so that a server needs no flag to be routed.
+    """
     from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
     from vllm.platforms import current_platform
     from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
@@ -18,7 +21,8 @@ def register() -> None:
     if CONNECTOR not in KVConnectorFactory._registry:
         KVConnectorFactory.register_connector(CONNECTOR, f"{HERE}.connector", CONNECTOR)
     if current_platform.is_cpu():
-        # The CPU platform takes CPU_ATTN whatever --attention-backend says.
         register_backend(AttentionBackendEnum.CPU_ATTN, f"{HERE}.backend_cpu.RoutedCPUBackend")
     else:
-        register_backend(AttentionBackendEnum.CUSTOM, f"{HERE}.backend_cuda.RoutedFlashBackend")
+        cuda = f"{HERE}.backend_cuda"
+        register_backend(AttentionBackendEnum.FLASH_ATTN, f"{cuda}.RoutedFlashBackend")
+        register_backend(AttentionBackendEnum.TRITON_ATTN, f"{cuda}.RoutedTritonBackend")
