@@ -24,7 +24,7 @@ _PACKAGES = {  # distribution → the plugins it brings
     "kri-plugin-hybrid": "hybrid recency random random-middle uniform",
     "kri-plugin-kmeans": "kmeans-keys keydiff knorm",
     "kri-plugin-q": "kri-q kri-q-centre kri-q-cumulant quest",
-    "kri-plugin-t": "kri-t",
+    "kri-plugin-t": "kri-t kri-t-q kri-t-q-late",
     "kri-plugin-xa25": "xa xa15 xa25",
 }
 DISTRIBUTION_OF = {name: dist for dist, names in _PACKAGES.items() for name in names.split()}

@@ -18,7 +18,7 @@ from kri_core import ConfigError
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from kri_core import Calibration, Cartridge, Probe
+    from kri_core import Calibration, Cartridge, Probe, Rope
     from kri_plugin_t.expected_query import Params
 
 LEAST_DEVIATION = 1e-6  # a head that scores all tokens alike says nothing
@@ -26,32 +26,59 @@ LEAST_DEVIATION = 1e-6  # a head that scores all tokens alike says nothing
 
 def score_blocks(cartridge: Cartridge, probe: Probe, params: Params) -> Tensor:
     """Float32 [layer, kv_head, block] for queries that stand after the document."""
-    layout, rope, calibration = cartridge.layout, probe.rope, _calibration(cartridge, probe)
-    rotated = len(rope.inv_freq)
-    still = calibration.centre.shape[-1] - rotated  # pairs that the model does not rotate
-    frequencies = pad(rope.inv_freq, (0, still))
-    # A stored key carries the rotary scaling once, and so will the query; what is not rotated, not.
-    scaling = pad(torch.full_like(rope.inv_freq, rope.scaling), (0, still), value=1.0)
-    ahead = turns(frequencies, layout.num_tokens, params.max_offset)
-    per_layer = []
-    for layer in range(layout.num_layers):
-        keys = rope.pairs(cartridge.kv[:, layer, 0].transpose(0, 1).flatten(1, 2))
-        grouped = (layout.num_kv_heads, -1, len(frequencies))  # [kv_head, group, pair]
-        centre = calibration.centre[layer].to(torch.complex128).reshape(grouped)
-        length = calibration.length[layer].double().reshape(grouped)
-        tokens = token_scores(keys, centre * scaling, length * scaling, ahead)
-        per_layer.append(pool(most_interested(tokens), layout.block_size, params.pool, params.m))
-    return torch.stack(per_layer).float()
+    layout, calibration = cartridge.layout, calibration_of(cartridge, probe, "kri-t")
+    every = torch.arange(layout.num_blocks * layout.block_size)
+    per_layer = [
+        score_layer(
+            cartridge.kv[:, layer, 0].transpose(0, 1),
+            calibration.centre[layer].to(torch.complex128),
+            calibration.length[layer].double(),
+            probe.rope,
+            layout.num_tokens,
+            every,
+            params,
+        )
+        for layer in range(layout.num_layers)
+    ]
+    return torch.stack(per_layer)
 
 
-def _calibration(cartridge: Cartridge, probe: Probe) -> Calibration:
+def calibration_of(cartridge: Cartridge, probe: Probe, scorer: str) -> Calibration:
+    """The model's; refused where there is none."""
     found = probe.calibration
     if found is None:
         raise ConfigError(
-            "'kri-t' needs the model's calibration, and there is none; run kri-core calibrate "
+            f"{scorer!r} needs the model's calibration, and there is none; run kri-core calibrate "
             f"--model {cartridge.model.model_id} --text FILE, once, with any plain text"
         )
     return found
+
+
+def score_layer(
+    keys: Tensor,
+    centre: Tensor,
+    length: Tensor,
+    rope: Rope,
+    position: int,
+    counted: Tensor,
+    params: Params,
+) -> Tensor:
+    """One layer's blocks for queries that stand after `position`, float32 [kv_head, block].
+
+    keys: stored, [kv_head, block, token, head_dim]; centre and length: of the queries before RoPE,
+    [q_head, pair]; counted: see `most_interested`.
+    """
+    still = centre.shape[-1] - len(rope.inv_freq)  # pairs that the model does not rotate
+    frequencies = pad(rope.inv_freq, (0, still))
+    # A stored key carries the rotary scaling once, and so will the query; what is not rotated, not.
+    scaling = pad(torch.full_like(rope.inv_freq, rope.scaling), (0, still), value=1.0)
+    centre, length = (
+        (part * scaling).unflatten(0, (len(keys), -1)) for part in (centre, length)
+    )  # [kv_head, group, pair]
+    ahead = turns(frequencies, position, params.max_offset)
+    tokens = token_scores(rope.pairs(keys.flatten(1, 2)), centre, length, ahead)
+    blocks = pool(most_interested(tokens, counted), keys.shape[2], params.pool, params.m)
+    return blocks.float()
 
 
 def turns(frequencies: Tensor, position: int, max_offset: int) -> Tensor:
@@ -76,10 +103,14 @@ def token_scores(keys: Tensor, centre: Tensor, length: Tensor, ahead: Tensor) ->
     return concentrated + spread
 
 
-def most_interested(scores: Tensor) -> Tensor:
-    """Each query head's scores put on one scale, then the group's largest, [kv_head, token]."""
-    mean = scores.mean(-1, keepdim=True)
-    deviation = scores.std(-1, correction=0, keepdim=True).clamp(min=LEAST_DEVIATION)
+def most_interested(scores: Tensor, counted: Tensor) -> Tensor:
+    """Each query head's scores put on one scale, then the group's largest, [kv_head, token].
+
+    counted: the tokens that mean and deviation are taken over.
+    """
+    among = scores[..., counted]
+    mean = among.mean(-1, keepdim=True)
+    deviation = among.std(-1, correction=0, keepdim=True).clamp(min=LEAST_DEVIATION)
     return ((scores - mean) / deviation).amax(1)
 
 

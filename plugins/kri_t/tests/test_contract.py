@@ -1,4 +1,4 @@
-"""kri-t, with every pool, keeps the scorer's contract."""
+"""kri-t with every pool, and kri-t-q by every source, keep the scorer's contract."""
 
 from kri_core.testing import ScorerContract
 
@@ -17,3 +17,23 @@ class TestLogSumExp(ScorerContract):
 
 class TestMean(ScorerContract):
     plugin = "kri-t[max_offset=4096,pool=mean]"
+
+
+class TestAsked(ScorerContract):
+    plugin = "kri-t-q"
+
+
+class TestAskedOverTheWholeDocument(ScorerContract):
+    plugin = "kri-t-q[blend=1.0,source=full]"
+
+
+class TestAskedOfLayer0(ScorerContract):
+    plugin = "kri-t-q[source=layer0]"
+
+
+class TestAskedOfLateLayers(ScorerContract):
+    plugin = "kri-t-q-late"
+
+
+class TestAskedOfLateLayersOverTheWholeDocument(ScorerContract):
+    plugin = "kri-t-q-late[pool=max,source=full]"

@@ -11,7 +11,7 @@ from attrs import evolve
 from kri_plugin_t import expected_query, trigonometry
 
 from kri_core import Calibration, ConfigError, Layout
-from kri_core.testing import FakeModel, FakeProbe, cartridge_of
+from kri_core.testing import FakeModel, FakeProbe, cartridge_of, is_noticed, plant_bug
 
 OFFSETS = [2**power for power in range(17)]
 FREQUENCIES = torch.tensor([1.0, 0.1, 0.01, 0.001], dtype=torch.float64)
@@ -201,15 +201,22 @@ def check_the_most_interested_head_decides(maths):
     scores = draw(2, 3, 12)
     louder = scores.clone()
     louder[:, 1] *= 100
-    close(maths.most_interested(louder), maths.most_interested(scores))
+    every = torch.arange(12)
+    close(maths.most_interested(louder, every), maths.most_interested(scores, every))
     alone = torch.zeros(1, 2, 4, dtype=torch.float64)
     alone[0, 0], alone[0, 1, 2] = torch.tensor([1.0, -1, 0, 0]), 3.0
     z = (torch.tensor([0.0, 0, 3, 0]) - 0.75) / math.sqrt(9 * 3 / 16)  # of the second head
-    got = maths.most_interested(alone)[0]
+    got = maths.most_interested(alone, torch.arange(4))[0]
     assert got.argmax() == 2
     assert float(got[2]) == pytest.approx(float(z[2]))
-    silent = maths.most_interested(torch.full((1, 1, 4), 5.0).double())
+    silent = maths.most_interested(torch.full((1, 1, 4), 5.0).double(), torch.arange(4))
     assert silent.tolist() == [[0.0] * 4]
+
+
+def check_only_counted_tokens_set_the_scale(maths):
+    """(1, 3) have mean 2 and deviation 1, so that 9 is 7 of them away."""
+    scores = torch.tensor([[[9.0, 1, 3]]])
+    assert maths.most_interested(scores, torch.tensor([1, 2])).tolist() == [[7, -1, 1]]
 
 
 def check_the_preferred_distance_wins(maths):
@@ -220,7 +227,8 @@ def check_the_preferred_distance_wins(maths):
     tokens = maths.token_scores(keys, centre, centre.abs(), maths.turns(slow, 63, 1))
 
     assert tokens[0, 0].argmax() == 40  # 64 − 24
-    assert maths.pool(maths.most_interested(tokens), 4, "max", 4)[0].argmax() == 10
+    wanted = maths.most_interested(tokens, torch.arange(64))
+    assert maths.pool(wanted, 4, "max", 4)[0].argmax() == 10
 
 
 def check_pools(maths):
@@ -254,10 +262,11 @@ PLANTED = {
     "an offset of 0": ("(position + offsets)", "(position + offsets - 1)"),
     "queries inside the document": ("(position + offsets)", "offsets"),
     "the position after the last block": (
-        "turns(frequencies, layout.num_tokens,",
-        "turns(frequencies, layout.num_tokens // 4 * 4,",
+        "layout.num_tokens,\n",
+        "layout.num_tokens // 4 * 4,\n",
     ),
     "no z-score": ("return ((scores - mean) / deviation)", "return scores"),
+    "the scale of all tokens": ("scores[..., counted]", "scores"),
     "not centred": ("(scores - mean)", "scores"),
     "the sample's deviation": ("correction=0", "correction=1"),
     "no least deviation": (".clamp(min=LEAST_DEVIATION)", ""),
@@ -275,15 +284,8 @@ PLANTED = {
 
 
 @pytest.mark.parametrize("fault", PLANTED)
-def test_a_planted_bug_is_noticed(fault, mutated):
-    mutant, failed = mutated(trigonometry, *PLANTED[fault]), []
-    for name, check in CHECKS.items():
-        try:
-            check(mutant)
-        except AssertionError:
-            failed.append(name)
-
-    assert failed
+def test_a_planted_bug_is_noticed(fault):
+    assert is_noticed(CHECKS.values(), plant_bug(*PLANTED[fault], trigonometry))
 
 
 def test_without_a_calibration_it_says_how_to_make_one():
