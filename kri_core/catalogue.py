@@ -23,16 +23,26 @@ _PACKAGES = {  # distribution → the plugins it brings
     "kri-plugin-g": "kri-g kri-g-gate",
     "kri-plugin-hybrid": "hybrid recency random random-middle uniform",
     "kri-plugin-kmeans": "kmeans-keys keydiff knorm",
+    "kri-plugin-kvpress": "kvpress",
     "kri-plugin-q": "kri-q kri-q-centre kri-q-cumulant quest",
     "kri-plugin-t": "kri-t kri-t-q kri-t-q-late",
     "kri-plugin-xa25": "xa xa15 xa25",
 }
 DISTRIBUTION_OF = {name: dist for dist, names in _PACKAGES.items() for name in names.split()}
 
+# A plugin that stands for many → the parameter that names one of them (docs/adr/0006):
+# kvpress:knorm is kvpress[press=knorm], not plugin knorm of a package kvpress.
+FAMILIES = {"kvpress": "press"}
+
+
+def folded_name(name: str) -> str:
+    """Lower case, dashes for underscores."""
+    return name.strip().lower().replace("_", "-")
+
 
 def canonical_name(name: str) -> str:
-    """Lower case, dashes for underscores, aliases resolved."""
-    folded = name.strip().lower().replace("_", "-")
+    """A folded name, aliases resolved."""
+    folded = folded_name(name)
     return ALIASES.get(folded, folded)
 
 

@@ -12,7 +12,7 @@ from itertools import pairwise
 from attrs import evolve, field, frozen
 from attrs.converters import optional
 
-from kri_core.catalogue import canonical_distribution, canonical_name
+from kri_core.catalogue import FAMILIES, canonical_distribution, canonical_name, folded_name
 from kri_core.errors import ConfigError
 
 CORE = "kri-core"  # the distribution whose plugins are built in
@@ -43,6 +43,10 @@ def param_text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
+def _is_folded_name(text: str) -> bool:
+    return bool(NAME.fullmatch(text)) and not TAG_LIKE.fullmatch(text) and folded_name(text) == text
+
+
 def _check_name(_ref: object, _attribute: object, name: str) -> None:
     if not NAME.fullmatch(name):
         raise ConfigError(f"{name!r} is not a plugin name; use letters, digits, '-' and '.'")
@@ -59,12 +63,22 @@ def _check_dist(_ref: object, _attribute: object, dist: str | None) -> None:
 class PluginRef:
     """One plugin as a stack names it: canonical name, parameters as text, perhaps its package."""
 
-    name: str = field(converter=canonical_name, validator=_check_name)
+    name: str = field(converter=folded_name, validator=_check_name)
     params: Params = field(default=(), converter=sorted_params)
     dist: str | None = field(
         default=None, converter=optional(canonical_distribution), validator=_check_dist
     )
     at: int | None = field(default=None, eq=False, repr=False)  # where in the text, for a caret
+
+    def __attrs_post_init__(self) -> None:
+        """Resolve an alias; before the colon, a family's name is no package's."""
+        name, family = canonical_name(self.name), self.dist
+        if family in FAMILIES:
+            member = (FAMILIES[family], self.name)
+            object.__setattr__(self, "params", sorted_params((*self.params, member)))
+            object.__setattr__(self, "dist", None)
+            name = family
+        object.__setattr__(self, "name", name)
 
     @property
     def is_tag(self) -> bool:
@@ -75,10 +89,13 @@ class PluginRef:
         values = dict(self.params)
         if self.is_tag and values.keys() == set(TAG_KEYS) and not self.dist:
             return "A{anchor}R{recent}K{mid}".format(**values)
-        params = ",".join(f"{key}={value}" for key, value in self.params)
-        return (
-            (f"{self.dist}:" if self.dist else "") + self.name + (f"[{params}]" if params else "")
-        )
+        prefix, name = f"{self.dist}:" if self.dist else "", self.name
+        member = values.get(FAMILIES.get(name, ""), "")
+        if not self.dist and _is_folded_name(member):
+            prefix, name = f"{name}:", member
+            del values[FAMILIES[self.name]]
+        params = ",".join(f"{key}={value}" for key, value in values.items())
+        return prefix + name + (f"[{params}]" if params else "")
 
 
 DEFAULT_SELECTOR = PluginRef("top-k")

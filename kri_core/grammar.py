@@ -4,7 +4,8 @@
     split    = "A" n "R" n "K" n  |  plugin
     plugin   = [dist ":"] name [ "[" key "=" value { "," key "=" value } "]" ]
 
-A tag's K is the number of mid blocks, so A1R2K13 has budget 16. Parsing imports no plugin.
+A tag's K is the number of mid blocks, so A1R2K13 has budget 16. kvpress:knorm is short for
+kvpress[press=knorm] (catalogue.FAMILIES). Parsing imports no plugin.
 """
 
 from __future__ import annotations
@@ -97,7 +98,11 @@ class _Parser:
         name = self._name(wanted)
         if self._take(":"):
             dist, name = name, self._name(wanted)
-        return PluginRef(name, self._params() if self._take("[") else {}, dist, at)
+        params = self._params() if self._take("[") else {}
+        try:
+            return PluginRef(name, params, dist, at)
+        except ConfigError as error:  # a family's member, given before and after the bracket
+            self._fail(str(error), at)
 
     def _name(self, wanted: str) -> str:
         self._skip()

@@ -124,6 +124,14 @@ class Probe(Protocol):
     def calibration(self) -> Calibration | None:
         """How the model's queries lie before RoPE; None where `kri-core calibrate` has not run."""
 
+    @property
+    def native_model(self) -> object:
+        """The substrate's own model object, for an adapter to code that is written for one.
+
+        What it is, the substrate says (hf: a transformers model). A scorer that takes it runs on
+        that substrate alone: it refuses any other object by name, and leaves this one as it was.
+        """
+
     def output_projection(self, layer: int) -> Tensor:
         """What a layer's heads are mixed by, float32 [q_head, head_dim, dim]; refused if unknown.
 

@@ -55,6 +55,11 @@ class FakeProbe:
         centre, length = queries.mean(2).to(torch.complex64), queries.abs().mean(2).float()
         return Calibration(centre, length, self.cartridge.model.fingerprint, 64)
 
+    @property
+    def native_model(self) -> object:
+        """As the protocol says: a FakeModel."""
+        return self.model
+
     def output_projection(self, layer: int) -> Tensor:
         """As the protocol says."""
         return self.model.output[layer]

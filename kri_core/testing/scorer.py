@@ -20,6 +20,7 @@ from kri_core.watching import watch_prefill
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from kri_core.probe import Probe
     from kri_core.types import Cartridge
 
 QUESTION = Query((4, 1, 17, 6))
@@ -29,14 +30,6 @@ CARTRIDGES = {  # tokens and dtype; blocks hold 4 tokens
     "bfloat16": (24, torch.bfloat16),
 }
 every_cartridge = pytest.mark.parametrize("kind", CARTRIDGES)
-
-
-def _document(kind: str) -> tuple[Cartridge, FakeProbe]:
-    """A fresh cartridge and a probe on it; equal for equal kinds."""
-    num_tokens, dtype = CARTRIDGES[kind]
-    model = FakeModel.random()
-    cartridge = model.cartridge([7 * t % 64 for t in range(num_tokens)], dtype=dtype)
-    return cartridge, FakeProbe(model, cartridge)
 
 
 class ScorerContract(PluginContract):
@@ -52,7 +45,7 @@ class ScorerContract(PluginContract):
     @every_cartridge
     def test_scores_are_finite_float32_for_every_block(self, kind: str) -> None:
         """[layer or 1, kv_head or 1, block]; the Router refuses anything else."""
-        cartridge, probe = _document(kind)
+        cartridge, probe = self._document(kind)
         for scores in self._answers(cartridge, probe):
             if scores.is_floating_point():
                 assert scores.shape[-1] == cartridge.layout.num_blocks
@@ -62,14 +55,14 @@ class ScorerContract(PluginContract):
         answers = []
         for seed in (1, 2):
             torch.manual_seed(seed)
-            answers.append(self._answers(*_document("six blocks and a tail")))
+            answers.append(self._answers(*self._document("six blocks and a tail")))
         for first, second in zip(*answers, strict=True):
             assert first.equal(second), "two runs on equal inputs gave different scores"
 
     @every_cartridge
     def test_the_cartridge_is_not_changed(self, kind: str) -> None:
         """Its tensors are mapped from a file that others read."""
-        (cartridge, probe), (untouched, _) = _document(kind), _document(kind)
+        (cartridge, probe), (untouched, _) = self._document(kind), self._document(kind)
         self._answers(cartridge, probe)
         assert cartridge.kv.equal(untouched.kv), "it changed cartridge.kv; work on a copy"
         assert cartridge.tail.equal(untouched.tail), "it changed cartridge.tail; work on a copy"
@@ -77,7 +70,7 @@ class ScorerContract(PluginContract):
     def test_features_in_a_summary_are_unit_vectors(self) -> None:
         """`summary.features` is what diversity selectors compare blocks by."""
         stack = self.load()
-        cartridge, probe = _document("six blocks and a tail")
+        cartridge, probe = self._document("six blocks and a tail")
         features = bake_summary(self.member(stack), cartridge, probe).get("features")
         if features is None:
             pytest.skip(f"{self.plugin} keeps no features")
@@ -89,7 +82,7 @@ class ScorerContract(PluginContract):
         stack = self.load()
         if not self.member(stack).answers(SCORE_QUERY):
             pytest.skip(f"{self.plugin} scores no questions")
-        cartridge, probe = _document("six blocks and a tail")
+        cartridge, probe = self._document("six blocks and a tail")
         summary = bake_summary(self.member(stack), cartridge, probe)
         with contextlib.suppress(*REFUSALS):
             self._score_question(stack, cartridge, summary, None)
@@ -99,7 +92,7 @@ class ScorerContract(PluginContract):
         stack = self.load()
         if not self.member(stack).answers(SCORE_QUERY):
             pytest.skip(f"{self.plugin} scores no questions")
-        cartridge, probe = _document("six blocks and a tail")
+        cartridge, probe = self._document("six blocks and a tail")
         summary = bake_summary(self.member(stack), cartridge, probe)
         untouched = {name: tensor.clone() for name, tensor in summary.items()}
         self._score_question(stack, cartridge, summary, probe)
@@ -107,7 +100,19 @@ class ScorerContract(PluginContract):
         for name, tensor in untouched.items():
             assert summary[name].equal(tensor), f"it changed summary[{name!r}]; work on a copy"
 
-    def _answers(self, cartridge: Cartridge, probe: FakeProbe) -> list[Tensor]:
+    def document(self, num_tokens: int, dtype: torch.dtype) -> tuple[Cartridge, Probe]:
+        """A fresh cartridge of blocks of 4 tokens and a probe on it, equal for equal arguments.
+
+        To be overridden only by a scorer that takes `probe.native_model`, with a small one.
+        """
+        model = FakeModel.random()
+        cartridge = model.cartridge([7 * t % 64 for t in range(num_tokens)], dtype=dtype)
+        return cartridge, FakeProbe(model, cartridge)
+
+    def _document(self, kind: str) -> tuple[Cartridge, Probe]:
+        return self.document(*CARTRIDGES[kind])
+
+    def _answers(self, cartridge: Cartridge, probe: Probe) -> list[Tensor]:
         """Every score the plugin gives, in whichever form; a ranking as a tensor of block ids."""
         stack = self.load()
         scorer = self.member(stack)
@@ -122,7 +127,7 @@ class ScorerContract(PluginContract):
         return answers
 
     def _score_question(
-        self, stack: Stack, cartridge: Cartridge, summary: Summary, probe: FakeProbe | None
+        self, stack: Stack, cartridge: Cartridge, summary: Summary, probe: Probe | None
     ) -> Tensor:
         scorer = self.member(stack)
         split = Split.pin(cartridge.layout.num_blocks, anchor=1, recent=0)

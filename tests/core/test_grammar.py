@@ -98,6 +98,48 @@ def test_an_alias_is_written_back_as_the_plugin_s_own_name(alias, name):
     assert PluginRef(written) == PluginRef(name)
 
 
+@given(NAMES | VALUES, st.dictionaries(KEYS, VALUES, max_size=2))
+def test_a_member_of_a_family_is_read_back_from_its_string(press, params):
+    """Whatever stands for it: only what the grammar could read is written after the colon."""
+    ref = PluginRef("kvpress", {**params, "press": press})
+
+    assert parse_scorer(str(ref)) == ref
+
+
+@pytest.mark.parametrize(
+    ("written", "canonical"),
+    [
+        ("kvpress:knorm", "kvpress:knorm"),
+        ("KVPRESS : Exp_Attention[b=2, a=1]", "kvpress:exp-attention[a=1,b=2]"),
+        ("kvpress[press=knorm]", "kvpress:knorm"),
+        ("kvpress[press=KNorm]", "kvpress[press=KNorm]"),  # the plugin says what it is
+        ("kvpress[press=A1R2K13]", "kvpress[press=A1R2K13]"),
+        ("kvpress:triattention", "kvpress:triattention"),  # an alias is a plugin's, not a press's
+        ("kvpress[pool=max]", "kvpress[pool=max]"),
+        ("kri-plugin-kvpress:kvpress[press=knorm]", "kri-plugin-kvpress:kvpress[press=knorm]"),
+        ("kvpres:knorm", "kvpres:knorm"),  # a package
+    ],
+)
+def test_a_member_of_a_family_is_a_parameter_and_not_a_package_s_plugin(written, canonical):
+    ref = parse_scorer(written)
+
+    assert str(ref) == canonical
+    assert (ref.name == "kvpress") == (ref.dist != "kvpres")
+    assert parse_scorer(canonical) == ref
+    assert str(parse(f"A1R2K13({written})")) == f"A1R2K13({canonical})"
+
+
+def test_a_member_that_is_given_twice_is_pointed_at():
+    with pytest.raises(ConfigError) as caught:
+        parse("A1R2K13(kvpress:knorm[press=snapkv])")
+
+    assert str(caught.value) == (
+        "parameter 'press' is given twice; keep one\n"
+        "  A1R2K13(kvpress:knorm[press=snapkv])\n"
+        "          ^"
+    )
+
+
 @given(st.text(st.sampled_from("AaRrKk019-_.:[]=,()~+ tagbudget\t\n⁹é\ud800"), max_size=40))
 @settings(max_examples=500)
 def test_any_text_is_a_stack_or_an_error_that_points_into_it(text):

@@ -96,3 +96,7 @@ def test_each_runs_batches_in_order_and_resumes_what_was_kept(model, probe):
     resumed = FakeProbe(model, probe.cartridge, kept=probe.kept)
     assert len(resumed.each("work", range(5), run)) == 5
     assert len(asked) == 3
+
+
+def test_its_own_model_is_the_fake_one(model, probe):
+    assert probe.native_model is model

@@ -48,8 +48,8 @@ def _dispatch(
     key: Tensor,
     value: Tensor,
     attention_mask: Tensor | None,
+    dropout: float = 0.0,  # in transformers' own order: whoever wraps it (kvpress) gives places
     scaling: float | None = None,
-    dropout: float = 0.0,
     **options: Any,  # noqa: ANN401 - each family passes its own
 ) -> tuple[Tensor, None]:
     """Called by transformers; the dropout of an evaluated model is 0."""

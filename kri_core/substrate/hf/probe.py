@@ -59,6 +59,11 @@ class HfProbe:
         """As the protocol says; read once, so a prior records the one its scores are from."""
         return find_calibration(self.model.identity.fingerprint)
 
+    @property
+    def native_model(self) -> object:
+        """As the protocol says: a transformers PreTrainedModel."""
+        return self.model.model
+
     def output_projection(self, layer: int) -> Tensor:
         """As the protocol says."""
         return output_projection(self.model, layer)
