@@ -1,0 +1,1 @@
+"""Score a block by what a press of NVIDIA's kvpress says of its tokens."""
