@@ -10,7 +10,7 @@ from kri_plugin_d import closed_form, direct
 from kri_plugin_d.leave_one_out import leave_one_out
 
 from kri_core import ProbeText
-from kri_core.testing import FakeModel, FakeProbe
+from kri_core.testing import FakeModel, FakeProbe, is_noticed, plant_bug
 
 TEXTS = (ProbeText("a", (5, 9, 2, 7, 11)), ProbeText("b", (3, 8, 1)))
 DOCUMENT = tuple(range(20, 46))  # 26 tokens: six blocks of 4 and a tail of 2
@@ -151,15 +151,8 @@ PLANTED = {
 
 
 @pytest.mark.parametrize("fault", PLANTED)
-def test_a_planted_bug_is_noticed(fault, mutated):
-    mutant, failed = mutated(closed_form, *PLANTED[fault]), []
-    for name, check in CHECKS.items():
-        try:
-            check(mutant)
-        except AssertionError:
-            failed.append(name)
-
-    assert failed
+def test_a_planted_bug_is_noticed(fault):
+    assert is_noticed(CHECKS.values(), plant_bug(*PLANTED[fault], closed_form))
 
 
 def test_one_forward_per_text(monkeypatch):

@@ -4,17 +4,13 @@ Every check takes the module under test, so that it also runs on the planted bug
 """
 
 import math
-import sys
-from importlib.util import find_spec
-from pathlib import Path
-from types import ModuleType
 
 import pytest
 import torch
 from kri_plugin_d import leave_one_out
 
 from kri_core import ProbeText
-from kri_core.testing import FakeModel, FakeProbe, cartridge_of
+from kri_core.testing import FakeModel, FakeProbe, cartridge_of, is_noticed, plant_bug
 
 TEXTS = (ProbeText("a", (5, 9, 2, 7, 11)), ProbeText("b", (3, 8, 1)))
 DOCUMENT = tuple(range(20, 44))  # 24 tokens, 6 blocks of 4
@@ -199,27 +195,9 @@ PLANTED = {
 }
 
 
-def noticed(maths):
-    """Names of the checks that fail."""
-    failed = []
-    for name, check in CHECKS.items():
-        try:
-            check(maths)
-        except AssertionError:
-            failed.append(name)
-    return failed
-
-
 @pytest.mark.parametrize("fault", PLANTED)
-def test_a_planted_bug_is_noticed(fault, monkeypatch):
-    right, wrong = PLANTED[fault]
-    source = Path(find_spec(leave_one_out.__name__).origin).read_text()
-    assert source.count(right) == 1
-    mutant = ModuleType("mutant")
-    monkeypatch.setitem(sys.modules, "mutant", mutant)
-    exec(compile(source.replace(right, wrong), "mutant", "exec"), mutant.__dict__)
-
-    assert noticed(mutant)
+def test_a_planted_bug_is_noticed(fault):
+    assert is_noticed(CHECKS.values(), plant_bug(*PLANTED[fault], leave_one_out))
 
 
 class ZeroKeys(FakeProbe):
@@ -249,4 +227,5 @@ class Renumbered(FakeProbe):
 def test_a_probe_that_removes_blocks_wrongly_is_noticed(wrong_probe, monkeypatch):
     monkeypatch.setitem(globals(), "FakeProbe", wrong_probe)
 
-    assert "check_both_removals_match_the_naive_loop" in noticed(leave_one_out)
+    with pytest.raises(AssertionError):
+        check_both_removals_match_the_naive_loop(leave_one_out)
