@@ -5,16 +5,14 @@ Every check takes the maths under test, so that it also runs on the planted bugs
 
 import itertools
 import math
-import sys
-from importlib.util import find_spec
-from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import pytest
 import torch
 from kri_plugin_diverse import candidates, greedy
 
 from kri_core import BlockScores, Ranking, Split
+from kri_core.testing import is_noticed, plant_bug
 
 MATHS = SimpleNamespace(**vars(greedy) | vars(candidates))
 
@@ -233,11 +231,17 @@ PLANTED = {
     "logdet without the factor": ("(row - factor[:, block] @ factor)", "row"),
     "logdet divides by the pivot": ("/ spare[block].sqrt()", "/ spare[block]"),
     "logdet forgets the pins": ("step >= len(candidates.pinned)", "True"),
-    "residual adds": ("left - alpha", "left + alpha"),
-    "residual in full": ("alpha * left[block]", "left[block]"),
+    "residual adds": (
+        "(left, chosen)\n        left = left - alpha",
+        "(left, chosen)\n        left = left + alpha",
+    ),
+    "residual in full": (
+        "(left, chosen)\n        left = left - alpha *",
+        "(left, chosen)\n        left = left -",
+    ),
     "residual forgets what was taken off": (
-        "alpha * left[block]",
-        "alpha * candidates.relevance[block]",
+        "(left, chosen)\n        left = left - alpha * left[block]",
+        "(left, chosen)\n        left = left - alpha * candidates.relevance[block]",
     ),
     "residual forgets the pins": (
         "in candidates.pinned:\n        left =",
@@ -252,29 +256,6 @@ PLANTED = {
 }
 
 
-def mutant_of(fault, monkeypatch):
-    """The maths with one line replaced, in whichever of the two modules holds it."""
-    right, wrong = PLANTED[fault]
-    parts = {}
-    for module in (greedy, candidates):
-        source = Path(find_spec(module.__name__).origin).read_text()
-        mutant = ModuleType(f"mutant_{module.__name__.rsplit('.')[-1]}")
-        monkeypatch.setitem(sys.modules, mutant.__name__, mutant)
-        exec(compile(source.replace(right, wrong), mutant.__name__, "exec"), mutant.__dict__)
-        parts[module] = (right in source, vars(mutant))
-    assert sum(found for found, _ in parts.values()) == 1
-    return SimpleNamespace(**parts[greedy][1] | parts[candidates][1])
-
-
 @pytest.mark.parametrize("fault", PLANTED)
-def test_a_planted_bug_is_noticed(fault, monkeypatch):
-    mutant = mutant_of(fault, monkeypatch)
-    failed = []
-    for name, check in CHECKS.items():
-        try:
-            check(mutant)
-        except (AssertionError, IndexError, ValueError):
-            failed.append(name)
-            break
-
-    assert failed
+def test_a_planted_bug_is_noticed(fault):
+    assert is_noticed(CHECKS.values(), plant_bug(*PLANTED[fault], greedy, candidates))
