@@ -19,7 +19,14 @@ if TYPE_CHECKING:
     from kri_core.grammar import parse
     from kri_core.hookspecs import hookimpl
     from kri_core.prior import Prior, PriorMeta
-    from kri_core.probe import PrefillChunk, PrefillWatcher, Probe, ProbeText, Readout
+    from kri_core.probe import (
+        Gradients,
+        PrefillChunk,
+        PrefillWatcher,
+        Probe,
+        ProbeText,
+        Readout,
+    )
     from kri_core.ranking import Ranking
     from kri_core.repairing import RepairParams, most_deviating
     from kri_core.rope import Rope
@@ -53,7 +60,7 @@ _HOMES = {
     "features": ("block_features", "centre_means"),
     "calibration": ("Calibration",),
     "prior": ("Prior", "PriorMeta"),
-    "probe": ("PrefillChunk", "PrefillWatcher", "Probe", "ProbeText", "Readout"),
+    "probe": ("Gradients", "PrefillChunk", "PrefillWatcher", "Probe", "ProbeText", "Readout"),
     "hookspecs": ("hookimpl",),
     "config": ("PluginRef", "RoutingConfig"),
     "grammar": ("parse",),
@@ -70,6 +77,7 @@ __all__ = [
     "Cartridge",
     "ConfigError",
     "EngineError",
+    "Gradients",
     "KriError",
     "Layout",
     "Manifest",

@@ -44,6 +44,20 @@ class Readout:
 
 
 @frozen(eq=False)
+class Gradients:
+    """Derivatives of one text's loss by what its attention read and gave.
+
+    In float32, from a float64 model in float64. The keys are post-RoPE, as stored; the query heads
+    of a group are summed in theirs.
+    """
+
+    key_sums: Tensor  # [layer, kv_head, block, head_dim], sum over the block's tokens
+    key_norms: Tensor  # [layer, kv_head, block], sum of the norms of the block's tokens
+    other_keys: Tensor  # [layer, kv_head, head_dim], sum over the tail and the text's own keys
+    head_outputs: Tensor  # [layer, q_head, token, head_dim], before the output projection
+
+
+@frozen(eq=False)
 class PrefillChunk:
     """One layer's attention of some consecutive document tokens, reduced to block sums."""
 
@@ -154,6 +168,14 @@ class Probe(Protocol):
         (logit −inf, not zero). With removal="reprefill" the document is prefilled again without
         the invisible blocks' tokens, the others keeping their positions. `last` limits everything
         read to the last so many tokens.
+        """
+
+    def gradients(self, token_ids: Sequence[int], targets: Sequence[int]) -> Gradients:
+        """Run tokens after the whole document, and back from how well they foretell the targets.
+
+        `targets` holds what each of the last so many tokens should be followed by; the loss is the
+        mean of their negative log likelihoods. Only what is returned is kept: of the gradient of
+        the keys, as large as the cartridge's, one layer is held at a time.
         """
 
     def each(

@@ -72,10 +72,12 @@ class FakeModel:
         positions: Sequence[int],
         past: tuple[Tensor, Tensor] | None = None,
         visible: Tensor | None = None,
+        nudges: tuple[Tensor, Tensor] | None = None,
     ) -> Trace:
         """Run tokens at positions over past keys and values, [layer, kv_head, token, head_dim].
 
-        `visible` is bool [past token]; what is invisible gets logit −inf.
+        `visible` is bool [past token]; what is invisible gets logit −inf. `nudges` are added to
+        all keys attended to, [layer, kv_head, past token + token, head_dim], and to `outputs`.
         """
         none = self.key.new_zeros(*self.key.shape[:2], 0, self.key.shape[-1])
         past_keys, past_values = past or (none, none)
@@ -86,8 +88,9 @@ class FakeModel:
         stream = self.embedding[list(token_ids)]  # [token, dim]
         steps = []
         for layer in range(self.key.shape[0]):
+            nudge = None if nudges is None else (nudges[0][layer], nudges[1][layer])
             stream, *rest = self._layer(
-                layer, stream, positions, (past_keys[layer], past_values[layer]), allowed
+                layer, stream, positions, (past_keys[layer], past_values[layer]), allowed, nudge
             )
             steps.append((stream, *rest))
         hidden, *others = (torch.stack(step) for step in zip(*steps, strict=True))
@@ -100,6 +103,7 @@ class FakeModel:
         positions: Sequence[int],
         past: tuple[Tensor, Tensor],
         allowed: Tensor,
+        nudge: tuple[Tensor, Tensor] | None,
     ) -> tuple[Tensor, ...]:
         inputs = _normed(stream)
         unrotated = inputs @ self.query[layer]  # [q_head, token, head_dim]
@@ -107,11 +111,16 @@ class FakeModel:
         keys = rotated(inputs @ self.key[layer], positions)  # [kv_head, token, head_dim]
         values = inputs @ self.value[layer]
         group = queries.shape[0] // keys.shape[0]
-        all_keys = torch.cat([past[0], keys], 1).repeat_interleave(group, 0)
+        all_keys = torch.cat([past[0], keys], 1)
+        if nudge is not None:
+            all_keys = all_keys + nudge[0]
+        all_keys = all_keys.repeat_interleave(group, 0)
         all_values = torch.cat([past[1], values], 1).repeat_interleave(group, 0)
         logits = queries @ all_keys.mT / keys.shape[-1] ** 0.5  # [q_head, token, key token]
         weights = logits.masked_fill(~allowed, float("-inf")).softmax(-1)
         outputs = weights @ all_values  # [q_head, token, head_dim]
+        if nudge is not None:
+            outputs = outputs + nudge[1]
         stream = stream + (outputs @ self.output[layer]).sum(0)
         return stream, unrotated, queries, keys, values, weights, outputs
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from kri_core.calibration import Calibration
-from kri_core.probe import PrefillChunk, ProbeText, Reading, Readout, Removal
+from kri_core.probe import Gradients, PrefillChunk, ProbeText, Reading, Readout, Removal
 from kri_core.rope import Rope
 from kri_core.testing.fake_model import ROPE_THETA, FakeModel, Trace
 from kri_core.types import Cartridge
@@ -94,6 +94,31 @@ class FakeProbe:
         }
         return Readout(**{name: torch.stack(readings[name]) for name in read})
 
+    def gradients(self, token_ids: Sequence[int], targets: Sequence[int]) -> Gradients:
+        """As the protocol says: the gradient by a nudge of zero is the gradient by what it nudges.
+
+        It holds the gradient of all keys, which are few here.
+        """
+        layout, model = self.cartridge.layout, self.model
+        columns, whole = layout.num_tokens + len(token_ids), layout.num_blocks * layout.block_size
+        keys = model.key.new_zeros(*model.key.shape[:2], columns, layout.head_dim)
+        outputs = model.query.new_zeros(*model.query.shape[:2], len(token_ids), layout.head_dim)
+        nudges = keys.requires_grad_(), outputs.requires_grad_()
+        self.rows += 1
+        positions = range(layout.num_tokens, columns)
+        trace = model.run(token_ids, positions, self._past(), nudges=nudges)
+        wanted = torch.tensor(list(targets))
+        loss = torch.nn.functional.cross_entropy(trace.logits[-len(wanted) :], wanted)
+        by_key, by_output = torch.autograd.grad(loss, nudges)
+        shape = (*by_key.shape[:2], layout.num_blocks, layout.block_size, layout.head_dim)
+        per_block = by_key[:, :, :whole].reshape(shape)
+        return Gradients(
+            key_sums=per_block.sum(3),
+            key_norms=per_block.norm(dim=-1).sum(3),
+            other_keys=by_key[:, :, whole:].sum(2),
+            head_outputs=by_output,
+        )
+
     def each(
         self, name: str, units: Sequence[int], run: Callable[[Sequence[int]], Tensor]
     ) -> Tensor:
@@ -119,7 +144,7 @@ class FakeProbe:
                 observe(PrefillChunk(layer, start, queries, keys, scaling, mass))
 
     def _row(self, token_ids: Sequence[int], visible: Tensor, removal: Removal) -> Trace:
-        layout, dtype = self.cartridge.layout, self.model.embedding.dtype
+        layout = self.cartridge.layout
         positions = range(layout.num_tokens, layout.num_tokens + len(token_ids))
         seen = [*layout.tokens_of(visible.nonzero().flatten().tolist()), *layout.tail]
         if removal == "reprefill":
@@ -127,10 +152,14 @@ class FakeProbe:
             return self.model.run(token_ids, positions, (document.keys, document.values))
         allowed = torch.zeros(layout.num_tokens, dtype=torch.bool)
         allowed[seen] = True
+        return self.model.run(token_ids, positions, self._past(), allowed)
+
+    def _past(self) -> tuple[Tensor, Tensor]:
+        """Keys and values of blocks and tail, in the model's dtype."""
         blocks = self.cartridge.keys(), self.cartridge.values()
         past = (torch.cat([blocks[side], self.cartridge.tail[:, side]], 2) for side in (0, 1))
-        keys, values = (side.to(dtype) for side in past)
-        return self.model.run(token_ids, positions, (keys, values), allowed)
+        keys, values = (side.to(self.model.embedding.dtype) for side in past)
+        return keys, values
 
     def _block_mass(self, trace: Trace, visible: Tensor) -> Tensor:
         """Sums of a row's weights; a block left out by reprefill has no columns and gets 0."""

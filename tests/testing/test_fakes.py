@@ -100,3 +100,28 @@ def test_each_runs_batches_in_order_and_resumes_what_was_kept(model, probe):
 
 def test_its_own_model_is_the_fake_one(model, probe):
     assert probe.native_model is model
+
+
+def test_gradients_are_the_slopes_of_the_loss():
+    """Each token of a block, and each head's output, moved one after the other, in float64."""
+    model = FakeModel.random(dtype=torch.float64)
+    probe = FakeProbe(model, model.cartridge(DOCUMENT, dtype=torch.float64))
+    given = probe.gradients(TEXT, (6, 4))
+
+    def slope(at, place):
+        ends = []
+        for step in (1e-5, -1e-5):
+            sizes = (3, 2, 17, 8), (3, 4, 3, 8)  # keys attended to, heads' outputs
+            nudges = [torch.zeros(size, dtype=torch.float64) for size in sizes]
+            nudges[at][place] = step
+            logits = model.run(TEXT, range(14, 17), probe._past(), nudges=nudges).logits
+            ends.append(-logits[1:].log_softmax(-1)[range(2), (6, 4)].mean())
+        return (ends[0] - ends[1]) / 2e-5
+
+    keys = torch.stack([torch.stack([slope(0, (1, 0, t, d)) for d in range(8)]) for t in range(17)])
+    block = keys[4:8]
+    torch.testing.assert_close(given.key_sums[1, 0, 1], block.sum(0), rtol=1e-5, atol=1e-9)
+    torch.testing.assert_close(given.key_norms[1, 0, 1], block.norm(dim=-1).sum())
+    torch.testing.assert_close(given.other_keys[1, 0], keys[12:].sum(0), rtol=1e-5, atol=1e-9)
+    outputs = torch.stack([slope(1, (2, 3, 1, d)) for d in range(8)])
+    torch.testing.assert_close(given.head_outputs[2, 3, 1], outputs, rtol=1e-5, atol=1e-9)

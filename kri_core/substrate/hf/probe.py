@@ -13,12 +13,13 @@ from torch import Tensor
 from kri_core.artifacts import find_calibration
 from kri_core.calibration import Calibration
 from kri_core.errors import ConfigError, PluginError
-from kri_core.probe import PrefillChunk, ProbeText, Reading, Readout, Removal
+from kri_core.probe import Gradients, PrefillChunk, ProbeText, Reading, Readout, Removal
 from kri_core.rope import Rope
 from kri_core.substrate.hf.attention import PrefixAttention
 from kri_core.substrate.hf.build import layers_of, prefill
 from kri_core.substrate.hf.chat import encode
 from kri_core.substrate.hf.forward import run_rows, stacked
+from kri_core.substrate.hf.gradients import loss_gradients
 from kri_core.substrate.hf.interface import AttentionCall, attending
 from kri_core.substrate.hf.journal import Journal, MemoryJournal
 from kri_core.substrate.hf.model import HfModel
@@ -91,6 +92,10 @@ class HfProbe:
                 for blocks, all_visible in zip(kept, every, strict=True)
             ]
         )
+
+    def gradients(self, token_ids: Sequence[int], targets: Sequence[int]) -> Gradients:
+        """As the protocol says."""
+        return loss_gradients(self.model, self._prefix, token_ids, self._end, targets)
 
     def each(
         self, name: str, units: Sequence[int], run: Callable[[Sequence[int]], Tensor]
