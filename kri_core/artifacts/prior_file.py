@@ -34,6 +34,7 @@ SCHEMA_VERSION = 1
 SCORES, PER_BUDGET, BLOCKS = "block_affinities", "kmeans_blocks_perK", "kmeans_blocks"
 SUMMARY, META = "summary.", "meta"
 KEYS = (SCORES, PER_BUDGET, BLOCKS, META)
+LEGACY_KMEANS = "kri_g"  # upstream's tag; ALGORITHMS 3
 
 
 def write_prior(prior: Prior, path: Path) -> None:
@@ -166,6 +167,11 @@ def _warnings(prior: Prior, held: Mapping[str, object]) -> Iterator[str]:
     present = [name for name in (PER_BUDGET, SCORES, BLOCKS) if name in held]
     if len(present) > 1:
         yield f"it holds several answers; the first that fits counts: {', '.join(present)}"
+    if held.get("prior_type") == LEGACY_KMEANS:
+        yield (
+            f"its prior_type {LEGACY_KMEANS!r} is geometric k-means, here kmeans-keys; it is no "
+            "prior of the scorer kri-g"
+        )
     unknown = [name for name in held if name not in KEYS and not name.startswith(SUMMARY)]
     if unknown:
         yield f"keys that mean nothing here are ignored: {', '.join(unknown)}"

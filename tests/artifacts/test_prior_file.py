@@ -275,6 +275,16 @@ def test_unknown_keys_and_short_lists_are_said(save, warnings):
     assert any("[4] lists 2 blocks; the earliest others fill it up" in w for w in warnings())
 
 
+@pytest.mark.parametrize("tag", ["kri_g", "kri_d"])
+def test_an_old_k_means_prior_is_not_taken_for_one_of_kri_g(save, warnings, tag):
+    prior = read_prior(save(kmeans_blocks_perK={2: [1, 0]}, prior_type=tag))
+
+    assert prior.meta is None
+    assert prior.blocks_per_budget == {2: (1, 0)}
+    said = [w for w in warnings() if "is geometric k-means, here kmeans-keys; it is no prior" in w]
+    assert len(said) == (tag == "kri_g")
+
+
 def test_ten_million_blocks_are_read_in_seconds(tmp_path, suffix):
     path = tmp_path / f"p{suffix}"
     write_prior(Prior(scores=BlockScores(torch.rand(1, 1, 10**7))), path)
