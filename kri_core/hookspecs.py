@@ -96,8 +96,9 @@ class Scorer:
 class Selector:
     """Slot `selector`, group `kri_core.selectors`: which mid blocks fill the budget.
 
-    One that takes neither `scores` nor `features` needs no scorer and no prior. One whose module
-    sets `STOPS_EARLY = True` may keep fewer than `mid_budget`.
+    One that takes neither `scores` nor `features` needs no scorer and no prior. One that takes
+    `probe` runs the model within the request. One whose module sets `STOPS_EARLY = True` may keep
+    fewer than `mid_budget`.
     """
 
     @hookspec(firstresult=True)
@@ -107,15 +108,17 @@ class Selector:
         split: Split,
         features: Tensor | None,
         prefix_hash: str,
+        probe: Probe | None,
         params: object,
     ) -> tuple[int, ...]:
         """Choose which blocks a request sees; called once per request.
 
         scores: [layer, kv_head, block]; split: pins, candidates and budget; features: unit vectors
         [block, dim] from the prior, or None; prefix_hash: the cartridge's content address, to
-        seed anything random. Not called when `mid_budget` is 0 or covers mid. Returns anchor +
-        recent + exactly `mid_budget` blocks of mid (at most, with STOPS_EARLY), without
-        duplicates, in any order. Promised: ties go to the earlier block.
+        seed anything random; probe: runs probe texts over some blocks, None where no model is at
+        hand. Not called when `mid_budget` is 0 or covers mid. Returns anchor + recent + exactly
+        `mid_budget` blocks of mid (at most, with STOPS_EARLY), without duplicates, in any order.
+        Promised: ties go to the earlier block.
         """
 
 

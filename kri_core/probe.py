@@ -1,4 +1,4 @@
-"""What a scorer may ask of a model. A substrate answers; scorers see only this protocol."""
+"""What a plugin may ask of a model. A substrate answers; plugins see only this protocol."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Reading = Literal[
 
 @frozen
 class ProbeText:
-    """One text the model is run on after the document; scorers that need one average over all."""
+    """One text the model is run on after the document; who needs one averages over all."""
 
     text: str
     token_ids: tuple[int, ...]
@@ -124,11 +124,11 @@ class PrefillWatcher(Protocol):
 
 
 class Probe(Protocol):
-    """A model, the cartridge it is asked about, and the probe texts of this bake."""
+    """A model, the cartridge it is asked about, and the probe texts of this bake or request."""
 
     @property
     def texts(self) -> tuple[ProbeText, ...]:
-        """The probe texts: at least one in a bake, none when a question is scored."""
+        """The probe texts, at least one: the user's, or generic ones."""
 
     @property
     def rope(self) -> Rope:

@@ -46,7 +46,8 @@ class Router:
         """Choose the blocks one request attends to.
 
         A prior answers in the scorer's place; without one, only a scorer that runs no model is
-        asked. `probe` is for scorers that run the model on the question.
+        asked. `probe` is for scorers that run the model on the question, and for selectors that
+        run it on probe texts.
         """
         scorer, recorded = scorer_of(self.stack, self.registry, cartridge, prior)
         split = self._split(cartridge)
@@ -56,7 +57,7 @@ class Router:
         if by_score and split.mid_budget < len(split.mid):
             scores = request_scores(self.stack, scorer, cartridge, split, query, prior, probe)
         return Manifest(
-            kept=self._select(cartridge, split, scores, prior),
+            kept=self._select(cartridge, split, scores, prior, probe),
             total_blocks=cartridge.layout.num_blocks,
             split=split,
             stack=str(evolve(config, scorer=recorded) if by_score else config),
@@ -82,7 +83,12 @@ class Router:
         return tuple(ranking.pooled(scores, split).tolist())
 
     def _select(
-        self, cartridge: Cartridge, split: Split, scores: BlockScores | None, prior: Prior | None
+        self,
+        cartridge: Cartridge,
+        split: Split,
+        scores: BlockScores | None,
+        prior: Prior | None,
+        probe: Probe | None,
     ) -> tuple[int, ...]:
         if split.mid_budget == len(split.mid):
             return tuple(range(cartridge.layout.num_blocks))
@@ -95,5 +101,6 @@ class Router:
             split=split,
             features=prior.features if prior else None,
             prefix_hash=cartridge.prefix_hash,
+            probe=probe,
         )
         return check_selection(member.plugin, answer, split)

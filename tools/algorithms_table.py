@@ -50,7 +50,8 @@ def _summary(plugin: Plugin) -> str:
 
 def _when(plugin: Plugin) -> str:
     if plugin.row.slot != "scorer":
-        return "per request"
+        runs = any("probe" in taken for taken in plugin.takes.values())
+        return "per request: asks the model" if runs else "per request"
     form = next((text for hook, text in FORMS.items() if hook in plugin.takes), None)
     if form:
         return form

@@ -17,6 +17,8 @@ from kri_core.cli.options import (
     stack_option,
 )
 from kri_core.cli.output import print_json, size
+from kri_core.cli.probes import BATCH, probes_option, read_probes
+from kri_core.cli.progress import progress
 
 if TYPE_CHECKING:
     from kri_core.substrate.hf import Answer, Repair
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 @prior_option
 @stack_option
 @model_options("The model the cartridge was built with; default: the one it records.")
+@probes_option
 @click.option("--max-new-tokens", type=click.IntRange(min=0), default=64, show_default=True)
 @click.option("--chat-template", is_flag=True, help="The question is the next user turn.")
 @json_flag
@@ -41,6 +44,7 @@ def ask(
     revision: str | None,
     dtype: str,
     device: str,
+    probes: Path | None,
     max_new_tokens: int,
     chat_template: bool,
     as_json: bool,
@@ -55,18 +59,20 @@ def ask(
     from kri_core.grammar import parse
     from kri_core.repairing import check_references, repair_params
     from kri_core.routing import Router
-    from kri_core.substrate.hf import HfProbe, answer, question_ids, run_repairs
+    from kri_core.substrate.hf import HfProbe, answer, probe_texts, question_ids, run_repairs
     from kri_core.types import Query
 
     router = Router.from_config(parse(stack_text))
+    texts = read_probes(probes)
     cartridge = read_cartridge(cartridge_path)
     check_references(cartridge, [repair_params(it.params) for it in router.stack.repairs])
     prior = read_prior(prior_path) if prior_path else None
     model = load_model_of(cartridge, model_name, revision, dtype, device)
     token_ids = question_ids(model, question, cartridge.token_ids, chat_template)
-    probe = HfProbe(model, cartridge, texts=(), batch=1)  # reads only the blocks it is shown
     start = time.perf_counter()
-    manifest = router.route(cartridge, Query(token_ids), prior, probe)
+    with progress() as report:
+        probe = HfProbe(model, cartridge, probe_texts(model, texts), BATCH, progress=report)
+        manifest = router.route(cartridge, Query(token_ids), prior, probe)
     routed = time.perf_counter() - start
     prefix, repairs = run_repairs(model, cartridge, router, manifest, token_ids)
     answered = answer(model, cartridge, manifest.kept, token_ids, max_new_tokens, repaired=prefix)

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING
 import click
 
 from kri_core.cli.options import FILE, cartridge_option, model_options
+from kri_core.cli.probes import BATCH, probes_option, read_probes
 from kri_core.cli.progress import progress
 from kri_core.errors import ConfigError
 
 if TYPE_CHECKING:
     from kri_core.config import PluginRef
-
-BATCH = 16  # 8–16 masks at once were fastest on a CPU (ALGORITHMS 1.2)
 
 
 @click.command()
@@ -24,7 +23,7 @@ BATCH = 16  # 8–16 masks at once were fastest on a CPU (ALGORITHMS 1.2)
     "The model the cartridge was built with; default: the one it records.", dtype="float32"
 )
 @click.option("--scorer", "scorers", multiple=True, required=True, help="Once for each prior.")
-@click.option("--probes", type=FILE, help=r"Probe texts, one a line; \n in one is a newline.")
+@probes_option
 @click.option(
     "--out", type=FILE, required=True, help="A .pt or .safetensors file, or a folder for several."
 )
@@ -62,7 +61,7 @@ def bake(
 
     registry = Registry.discover()
     members = [Member.load(registry, "scorer", parse_scorer(text), text) for text in scorers]
-    texts = _read_probes(probes)
+    texts = read_probes(probes)
     cartridge = read_cartridge(cartridge_path)
     paths = prior_paths(out, cartridge.cart_id, [member.ref for member in members])
     with progress() as report:
@@ -101,18 +100,3 @@ def prior_paths(out: Path, cart_id: str, scorers: list[PluginRef]) -> list[Path]
     if len(set(names)) < len(names):
         raise ConfigError(f"a scorer is given twice: {', '.join(names)}; give each once")
     return [out / f"{cart_id}_{name}.pt" for name in names]
-
-
-def _read_probes(path: Path | None) -> tuple[str, ...]:
-    from kri_core.probe_texts import DEFAULT_PROBE_TEXTS
-
-    if path is None:
-        return DEFAULT_PROBE_TEXTS
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"--probes {path} cannot be read: {error}; give a UTF-8 file") from error
-    texts = tuple(line.replace("\\n", "\n") for line in lines if line.strip())
-    if not texts:
-        raise ConfigError(f"--probes {path} holds no text; write one probe a line")
-    return texts

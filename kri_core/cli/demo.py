@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import click
 from attrs import frozen
 
-from kri_core.cli.bake import BATCH
 from kri_core.cli.cartridge import BLOCK_SIZE
 from kri_core.cli.options import FILE
 from kri_core.cli.output import print_table, size
+from kri_core.cli.probes import BATCH
 from kri_core.cli.progress import progress
 from kri_core.demo import PROBES, document, prompt, questions
 

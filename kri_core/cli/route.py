@@ -18,10 +18,13 @@ from kri_core.cli.options import (
     stack_option,
 )
 from kri_core.cli.output import print_fields, print_json, print_table
+from kri_core.cli.probes import BATCH, probes_option, read_probes
+from kri_core.cli.progress import Progress, progress
 
 if TYPE_CHECKING:
     from kri_core.explain import BlockReason
     from kri_core.probe import Probe
+    from kri_core.substrate.hf import HfModel
     from kri_core.types import Cartridge, Manifest
 
 
@@ -30,7 +33,8 @@ if TYPE_CHECKING:
 @prior_option
 @stack_option
 @click.option("--query", help="The question, for a scorer that asks for one.")
-@model_options("Run the question through this model, for a scorer that asks for one.")
+@model_options("For a scorer that runs the question, or a selector that runs probe texts.")
+@probes_option
 @click.option("--explain", "explained", is_flag=True, help="Every kept block: why, and its text.")
 @click.option("--html", type=FILE, help="Also write a page to look at.")
 @json_flag
@@ -43,12 +47,14 @@ def route(
     revision: str | None,
     dtype: str,
     device: str,
+    probes: Path | None,
     explained: bool,
     html: Path | None,
     as_json: bool,
 ) -> None:
     """Show which blocks a stack chooses."""
     from kri_core.artifacts import read_cartridge, read_prior
+    from kri_core.cli.loading import load_model_of
     from kri_core.cli.tokenizer import tokenizer_of
     from kri_core.explain import explain
     from kri_core.grammar import parse
@@ -56,6 +62,7 @@ def route(
     from kri_core.types import Query
 
     router = Router.from_config(parse(stack_text))
+    texts = read_probes(probes)
     cartridge = read_cartridge(cartridge_path)
     prior = read_prior(prior_path) if prior_path else None
     asked = None
@@ -63,8 +70,10 @@ def route(
         from kri_core.substrate.hf import encode_with
 
         asked = Query(encode_with(tokenizer_of(cartridge), query))
-    probe = _probe(cartridge, model_name, revision, dtype, device) if model_name else None
-    manifest = router.route(cartridge, asked, prior, probe)
+    model = load_model_of(cartridge, model_name, revision, dtype, device) if model_name else None
+    with progress() as report:
+        probe = _probe(cartridge, model, texts, report) if model else None
+        manifest = router.route(cartridge, asked, prior, probe)
     decode = _decoder(cartridge) if explained or html else None
     reasons = explain(manifest, cartridge, decode)
     if html:
@@ -75,14 +84,10 @@ def route(
         _print(manifest, reasons if explained else None)
 
 
-def _probe(
-    cartridge: Cartridge, model_name: str, revision: str | None, dtype: str, device: str
-) -> Probe:
-    from kri_core.cli.loading import load_model_of
-    from kri_core.substrate.hf import HfProbe
+def _probe(cartridge: Cartridge, model: HfModel, texts: Sequence[str], report: Progress) -> Probe:
+    from kri_core.substrate.hf import HfProbe, probe_texts
 
-    model = load_model_of(cartridge, model_name, revision, dtype, device)
-    return HfProbe(model, cartridge, texts=(), batch=1)  # reads only the blocks it is shown
+    return HfProbe(model, cartridge, probe_texts(model, texts), BATCH, progress=report)
 
 
 def _decoder(cartridge: Cartridge) -> Callable[[Sequence[int]], str] | None:

@@ -135,3 +135,31 @@ def test_a_scorer_of_questions_may_run_the_model_on_them(kri, here, plugin):
         "route", "--cartridge", "doc.safetensors", "--stack", "A0R0K3(asker)", "--query", "x"
     )
     assert (routed.code, "use ask" in routed.err) == (2, True), routed.err
+
+
+def test_a_selector_may_run_the_model_on_probe_texts(kri, here, plugin):
+    """On eight generic ones, or the user's two; `route` runs a model if it is given one."""
+    plugin(
+        "selector",
+        "reader",
+        """
+        @hookimpl
+        def kri_select_blocks(split, probe):
+            if probe is None:
+                raise ConfigError("reader runs the model; give one with --model")
+            for text in probe.texts:
+                probe.forward(text.token_ids, read=("logits",), last=1)
+            return (len(probe.texts),)
+        """,
+    )
+    stack = ("--cartridge", "doc.safetensors", "--stack", "A0R0K1(~reader)")
+    for probes, block in (((), 8), (("--probes", "probes.txt"), 2)):
+        asked = kri("ask", "x", *stack, *probes, "--json", "--max-new-tokens", "1").json
+        routed = kri("route", *stack, *probes, "--model", "model", "--json").json
+        assert asked["selected_blocks"] == routed["selected_blocks"] == [block]
+
+    bare = kri("route", *stack)
+    assert (bare.code, "give one with --model" in bare.err) == (2, True), bare.err
+    for command in (("ask", "x"), ("route",)):
+        gone = kri(*command, *stack, "--probes", "gone.txt")
+        assert (gone.code, "--probes gone.txt cannot be read" in gone.err) == (2, True), gone.err

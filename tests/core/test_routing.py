@@ -198,7 +198,8 @@ def test_a_selector_is_given_what_its_spec_says(plugin, make_cartridge):
             seed: int = 7
 
         @hookimpl
-        def kri_select_blocks(scores, split, features, prefix_hash, params):
+        def kri_select_blocks(scores, split, features, prefix_hash, probe, params):
+            assert probe == "a probe"
             assert scores.values.shape == (1, 1, 3)
             assert features is None or features.tolist() == [[1, 0], [0, 1], [1, 0]]
             assert (split.mid_budget, prefix_hash, params.seed) == (1, "hash of doc", 8)
@@ -210,9 +211,10 @@ def test_a_selector_is_given_what_its_spec_says(plugin, make_cartridge):
     scores = scores_of(1, 2, 3)
     nosy = router("A0R0K1(~nosy[seed=8])")
 
-    assert nosy.route(cartridge, prior=prior_of(cartridge, scores=scores)).kept == (0,)
+    bare = prior_of(cartridge, scores=scores)
+    assert nosy.route(cartridge, prior=bare, probe="a probe").kept == (0,)
     told = prior_of(cartridge, scores=scores, summary={"features": features})
-    assert nosy.route(cartridge, prior=told).kept == (2,)
+    assert nosy.route(cartridge, prior=told, probe="a probe").kept == (2,)
 
 
 # Priors

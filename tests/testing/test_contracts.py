@@ -173,6 +173,34 @@ def test_selector_contract(case, failures):
     assert failures(SelectorContract, SELECTOR.format(body)) == wanted
 
 
+RUNNING = """
+    @hookimpl
+    def kri_select_blocks(split, probe):
+        import torch
+        {}
+        mid, num_blocks = split.mid, len(split.anchor + split.mid + split.recent)
+        alone = torch.eye(num_blocks)[list(mid)].bool()
+        read = probe.forward(probe.texts[0].token_ids, read=("logits",), visible=alone, last=1)
+        surest = [round(row, 4) for row in read.logits[:, 0].amax(-1).tolist()]
+        place = {}
+        ranked = sorted(range(len(mid)), key=lambda at: (-surest[at], place * at))
+        return split.anchor + split.recent + tuple(mid[at] for at in ranked[:split.mid_budget])
+    """
+MODELLESS_BLOCKS = "test_without_a_model_it_answers_or_says_what_it_needs"
+REFUSES = "if probe is None: raise ConfigError('give a model')"
+RUNNERS = {
+    "sound": (REFUSES, "1", set()),
+    "it crashes without a model": ("pass", "1", {MODELLESS_BLOCKS}),
+    "it takes the later of two equals": (REFUSES, "-1", {TIES}),
+}
+
+
+@pytest.mark.parametrize("case", RUNNERS)
+def test_selector_contract_for_one_that_runs_the_model(case, failures):
+    *bodies, wanted = RUNNERS[case]
+    assert failures(SelectorContract, RUNNING.format(*bodies)) == wanted
+
+
 def test_a_selector_that_stops_early_may_keep_fewer(failures):
     body = "return pins + tuple(ranked[:(k + 1) // 2])\n    STOPS_EARLY = True"
     assert failures(SelectorContract, SELECTOR.format(body)) == set()

@@ -38,7 +38,7 @@ def probe_texts(model: HfModel, texts: Sequence[str]) -> tuple[ProbeText, ...]:
 
 @frozen(eq=False)
 class HfProbe:
-    """A model, the cartridge it made and the probe texts of this bake."""
+    """A model, the cartridge it made and the probe texts of this bake or request."""
 
     model: HfModel
     cartridge: Cartridge
