@@ -56,8 +56,7 @@ class Loader:
         """Whether all rows are written; if not, none of them may be attended."""
         start = time.perf_counter()
         try:
-            cartridge = self.cartridge_of(order.cart_id)
-            _check_same(cartridge, order)
+            cartridge = self.cartridge_for(order)
             for rows in _batches(order.rows):
                 self._write(rows, staged(cartridge, rows, self.rank))
         except (KriError, OSError) as error:
@@ -72,6 +71,12 @@ class Loader:
             load_seconds=time.perf_counter() - start,
         )
         return True
+
+    def cartridge_for(self, order: LoadOrder) -> Cartridge:
+        """The one that was planned for."""
+        cartridge = self.cartridge_of(order.cart_id)
+        _check_same(cartridge, order)
+        return cartridge
 
     def _write(self, rows: Sequence[Row], kv: Tensor) -> None:
         """Kv [layer, 2, token, kv_head, head_dim] of the rows' tokens."""

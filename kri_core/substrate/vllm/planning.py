@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 
 from kri_core.artifacts import read_prior
 from kri_core.artifacts.opening import file_state
@@ -24,6 +24,7 @@ from kri_core.substrate.vllm.reblocking import (
     reblocked_prior,
     routing_block_size,
 )
+from kri_core.substrate.vllm.repair_checks import check_repairs
 from kri_core.substrate.vllm.settings import CartridgeEntry, Settings
 from kri_core.substrate.vllm.shelf import Shelf
 from kri_core.types import Cartridge, Manifest, Query
@@ -54,6 +55,7 @@ class Planner:
     dtype: str  # of the engine's KV
     text_of: Callable[[int], str] = repr  # a token's text, for the line on a mismatch
     probe_of: Callable[[Cartridge], Probe] | None = None  # runs the question, for its vectors
+    cannot_repair: str | None = None  # why this server runs no repairs
     registry: Registry = field(factory=Registry.discover)
     _priors: dict[Path, tuple[object, Prior]] = field(factory=dict, init=False)
     _router: Callable[[str], Router] = field(init=False)
@@ -71,6 +73,7 @@ class Planner:
             return None
         size = routing_block_size(cartridge, self.block_size)
         router = self._asked_router(asked)
+        check_repairs(router, cartridge, self.cannot_repair)
         manifest = self._route(asked, cartridge, router, size)
         return self._placed(asked, cartridge, manifest, size, bool(router.stack.repairs))
 
@@ -186,13 +189,14 @@ class Planner:
         rows = [row for block in kept for row in range(block * per_block, (block + 1) * per_block)]
         rows += range(manifest.total_blocks * per_block, -(-num_tokens // row_size))
         present = tuple(sorted(row for row in rows if row * row_size < num_tokens))
+        attended = evolve(manifest, kept=tuple(sorted(kept)))
         shareable = self.settings.share and not private
         secret = content_hash(cartridge, self.dtype, row_size, asked.cache_salt)
         return Plan(
             request_id=asked.request_id,
             cart_id=cartridge.cart_id,
             stack=manifest.stack,
-            kept=tuple(sorted(kept)),
+            kept=attended.kept,
             total_blocks=manifest.total_blocks,
             routing_block_size=size,
             block_size=row_size,
@@ -204,7 +208,7 @@ class Planner:
                 if shareable and (row + 1) * row_size <= num_tokens
             ),
             sha256=cartridge.sha256,
-            repair=self._repair(cartridge, manifest, present, num_tokens) if private else None,
+            repair=self._repair(cartridge, attended, present, num_tokens) if private else None,
         )
 
     def _repair(

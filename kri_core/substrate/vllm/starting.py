@@ -12,6 +12,7 @@ from kri_core.substrate.vllm.loading import Rank
 from kri_core.substrate.vllm.model_identity import served_identity, token_text
 from kri_core.substrate.vllm.planning import Planner
 from kri_core.substrate.vllm.reblocking import routing_block_size
+from kri_core.substrate.vllm.repair_checks import why_no_repair
 from kri_core.substrate.vllm.scheduling import Dispatcher
 from kri_core.substrate.vllm.settings import Settings
 from kri_core.substrate.vllm.shelf import Shelf
@@ -28,7 +29,12 @@ def dispatcher_of(settings: Settings, vllm_config: Any, kv_cache_config: Any) ->
     shape = _shape(vllm_config)
     shelf = Shelf.of(settings.cartridges, block_size, partial(_check, identity, shape, block_size))
     planner = Planner(
-        settings, shelf, block_size, dtype=str(model.dtype), text_of=token_text(model)
+        settings,
+        shelf,
+        block_size,
+        dtype=str(model.dtype),
+        text_of=token_text(model),
+        cannot_repair=why_no_repair(vllm_config),
     )
     trace = None if settings.trace is None else Trace(settings.trace)
     return Dispatcher(planner, trace)

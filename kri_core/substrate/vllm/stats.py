@@ -24,6 +24,7 @@ MEANING = {
     "load_seconds": "Seconds spent loading KV",
     "repaired_tokens": "Tokens whose KV was made afresh",
     "repairs_of_nothing": "Requests whose repair made no token afresh",
+    "repair_failures": "Requests whose repair failed",
     "load_failures": "Requests whose KV could not be loaded",
     "refused_request": "Requests refused: what they ask cannot be meant",
     "refused_plugin": "Requests refused: a plugin is missing or broken",

@@ -6,12 +6,18 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from attrs import define, field
+from vllm.logger import init_logger
 
+from kri_core.errors import EngineError, one_line
 from kri_core.substrate.vllm.loading import Loader, Rank
-from kri_core.substrate.vllm.orders import LoadOrder, Orders, Repaired
+from kri_core.substrate.vllm.nested import NestedForward, OverRanks
+from kri_core.substrate.vllm.orders import LoadOrder, Orders, Repaired, RepairOrder
+from kri_core.substrate.vllm.repairing import Repairer
 from kri_core.substrate.vllm.reporting import WorkerReport
 from kri_core.substrate.vllm.stats import Counts
 from kri_core.types import Cartridge
+
+logger = init_logger("vllm.kri_core.working")
 
 
 @define(eq=False)
@@ -23,6 +29,7 @@ class Worker:
     block_size: int
     counts: Counts = field(factory=Counts)
     _loader: Loader | None = None
+    _repairer: Repairer | None = None
     _refused: set[str] = field(factory=set)
     _failed_blocks: set[int] = field(factory=set)
     _repaired: list[Repaired] = field(factory=list)
@@ -31,16 +38,45 @@ class Worker:
         """The engine's attention layers, in the model's order."""
         self._loader = Loader(layers, self.cartridge_of, self.rank, self.block_size, self.counts)
 
+    def lend(self, runner: Any) -> None:  # noqa: ANN401
+        """The engine's model runner, once it can run: from here on requests can be repaired."""
+        forward = NestedForward(runner, self.block_size)
+        self._repairer = Repairer(forward, self._loading.layers, OverRanks(self.rank))
+
     def carry_out(self, orders: Orders) -> None:
         """Every load of a step; one that fails leaves the others alone."""
         self._refused |= set(orders.refused)
         for order in orders.loads:
             self._load(order)
 
-    def _load(self, order: LoadOrder) -> None:
+    @property
+    def _loading(self) -> Loader:
         assert self._loader is not None  # noqa: S101 - vLLM registers the caches first
-        if not self._loader.load(order):
+        return self._loader
+
+    def _load(self, order: LoadOrder) -> None:
+        done = self._loading.load(order)
+        if order.repair is not None:
+            done = self._repair(order, order.repair, done)
+        if not done:
             self._failed_blocks |= {row.block_id for row in order.rows}
+
+    def _repair(self, order: LoadOrder, repair: RepairOrder, loaded: bool) -> bool:
+        """Whether the request's rows are what they should be."""
+        try:
+            if self._repairer is None:
+                raise EngineError("this worker lends no model for a repair; see --worker-cls")
+            if not self._repairer.all_loaded(loaded):
+                return False
+            cartridge = self._loading.cartridge_for(order)
+            done = self._repairer.repair(order, repair, cartridge)
+        except Exception as error:  # noqa: BLE001 - one request's fault must not end the engine
+            logger.error("request %s cannot be repaired: %s", order.request_id, one_line(error))
+            self.counts.add(repair_failures=1)
+            return False
+        self._repaired.append(done)
+        self.counts.add(repaired_tokens=done.tokens, repairs_of_nothing=int(not done.tokens))
+        return True
 
     def take_refused(self) -> set[str]:
         """Refused requests since this was last asked."""
