@@ -45,5 +45,7 @@ check: $(INSTALLED) ## Lint, formatting, types and the direction of imports.
 docs: $(INSTALLED) ## Write docs/algorithms.md from the installed plugins.
 	$(BIN)/python tools/algorithms_table.py
 
+# One thread, so that seconds of the process are seconds.
+bake-bench: export OMP_NUM_THREADS ?= 1
 bake-bench: model ## Seconds and memory per scorer; KRI-D against one prefill per block (a quarter of an hour).
 	$(BIN)/python benchmarks/bake_bench.py
