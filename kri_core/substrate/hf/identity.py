@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -23,24 +24,36 @@ def identify(
     revision: str | None,
 ) -> ModelIdentity:
     """The identity of a model and, if there is one, its tokenizer."""
-    config = model.config.get_text_config(decoder=True)
-    architecture = {
-        "class": type(model).__name__,
-        "layers": len(anatomy.layers),
-        "q_heads": anatomy.num_q_heads,
-        "kv_heads": anatomy.num_kv_heads,
-        "head_dim": anatomy.head_dim,
-        "hidden_size": config.hidden_size,
-        "vocab_size": config.vocab_size,
-    }
+    heads = (anatomy.num_q_heads, anatomy.num_kv_heads, anatomy.head_dim)
     return ModelIdentity(
         model_id=model_id,
         revision=revision,
-        architecture=canonical_json(architecture),
-        rope=rope_of(config),
+        architecture=architecture_of(model, len(anatomy.layers), *heads),
+        rope=rope_of(model.config.get_text_config(decoder=True)),
         weights=weights_digest(model),
         tokenizer=None if tokenizer is None else tokenizer_digest(tokenizer),
     )
+
+
+def architecture_of(
+    model: Any,  # noqa: ANN401 - transformers is untyped
+    layers: int,
+    q_heads: int,
+    kv_heads: int,
+    head_dim: int,
+) -> str:
+    """A model's class and sizes as canonical JSON; it may have no memory (the meta device)."""
+    config = model.config.get_text_config(decoder=True)
+    architecture = {
+        "class": type(model).__name__,
+        "layers": layers,
+        "q_heads": q_heads,
+        "kv_heads": kv_heads,
+        "head_dim": head_dim,
+        "hidden_size": config.hidden_size,
+        "vocab_size": config.vocab_size,
+    }
+    return canonical_json(architecture)
 
 
 def rope_of(config: Any) -> str:  # noqa: ANN401
@@ -76,8 +89,13 @@ def weights_digest(model: nn.Module) -> str:
     stored as integers (quantised weights) the values themselves are taken. Tied parameters count
     once, so it does not matter whether a checkpoint also stores the copy.
     """
+    return digest_of(dict(model.named_parameters()))
+
+
+def digest_of(parameters: Mapping[str, Tensor]) -> str:
+    """`weights_digest` of parameters by name, which may be mapped from a file."""
     content = hashlib.sha256()
-    for name, parameter in sorted(model.named_parameters()):
+    for name, parameter in sorted(parameters.items()):
         content.update(f"{name} {list(parameter.shape)}\n".encode())
         content.update(_sample(parameter.detach()).cpu().numpy().tobytes())
     return content.hexdigest()

@@ -13,7 +13,9 @@ from typing import Any
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers.utils import cached_file
 from transformers.utils import logging as transformers_logging
+from transformers.utils.hub import extract_commit_hash
 
 from kri_core.errors import ConfigError, EngineError, KriError, one_line
 from kri_core.substrate.hf.exactness import check_config
@@ -38,13 +40,13 @@ def load_model(
         raise ConfigError(f"dtype {dtype!r} is not known; give one of {', '.join(DTYPES)}")
     place = _device(device)
     start = time.perf_counter()
-    with _one_line(f"model {model!r} cannot be loaded"):
-        _check_path(model)
+    with in_one_line(f"model {model!r} cannot be loaded"):
+        _check_path(model, "config.json")
         config = AutoConfig.from_pretrained(model, revision=revision)
         check_config(config)
         loaded = _loaded(model, revision, config, dtype)
+        commit = commit_of(cached_file(model, "config.json", revision=revision)) or revision
     tokenizer = load_tokenizer(model, revision)
-    commit = getattr(config, "_commit_hash", None) or revision
     # Absolute, so that a cartridge still finds its model from another working directory.
     model_id = str(Path(model).resolve()) if Path(model).is_dir() else model
     made = HfModel.from_parts(loaded.to(place), tokenizer, model_id=model_id, revision=commit)
@@ -54,7 +56,7 @@ def load_model(
 
 def _loaded(model: str, revision: str | None, config: Any, dtype: str) -> Any:  # noqa: ANN401
     """The model with every weight from its checkpoint; transformers would draw them at random."""
-    with _quiet():
+    with quiet():
         loaded, info = AutoModelForCausalLM.from_pretrained(
             model,
             revision=revision,
@@ -83,8 +85,16 @@ def _loaded(model: str, revision: str | None, config: Any, dtype: str) -> Any:  
     return loaded
 
 
+def commit_of(file: str | None) -> str | None:
+    """The commit a file of the hub's cache belongs to; None of any other file.
+
+    transformers 5 no longer says it in a config.
+    """
+    return extract_commit_hash(file, None)  # type: ignore[no-any-return]
+
+
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Without transformers' table of weights, on which `_loaded` has one line each."""
     before = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity(max(before, logging.ERROR))
@@ -96,8 +106,8 @@ def _quiet() -> Iterator[None]:
 
 def load_tokenizer(model: str, revision: str | None = None) -> Any:  # noqa: ANN401
     """A model's tokenizer by hub id or local directory."""
-    with _one_line(f"model {model!r} has no tokenizer that can be loaded"):
-        _check_path(model)
+    with in_one_line(f"model {model!r} has no tokenizer that can be loaded"):
+        _check_path(model, "config.json", "tokenizer_config.json")
         return AutoTokenizer.from_pretrained(model, revision=revision)
 
 
@@ -115,17 +125,17 @@ def _device(name: str) -> torch.device:
     return device
 
 
-def _check_path(model: str) -> None:
-    """What can only be a path is not looked up on the hub."""
+def _check_path(model: str, *files: str) -> None:
+    """What can only be a path, and has none of the files, is not looked up on the hub."""
     path = Path(model)
     is_path = path.is_absolute() or model.startswith((".", "~")) or model.count("/") > 1
-    if (is_path or path.exists()) and not (path / "config.json").is_file():
-        what = "has no config.json" if path.is_dir() else "is not a directory"
+    if (is_path or path.exists()) and not any((path / file).is_file() for file in files):
+        what = f"has no {files[0]}" if path.is_dir() else "is not a directory"
         raise EngineError(f"model {model!r} {what}; give a model directory or a hub id")
 
 
 @contextmanager
-def _one_line(what: str) -> Iterator[None]:
+def in_one_line(what: str) -> Iterator[None]:
     """A directory's files are parsed by a dozen libraries, each with errors of its own."""
     try:
         yield

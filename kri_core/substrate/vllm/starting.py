@@ -25,7 +25,7 @@ def dispatcher_of(settings: Settings, vllm_config: Any, kv_cache_config: Any) ->
     """The scheduler's side; refuses a cartridge the served model did not make."""
     block_size = vllm_config.cache_config.block_size
     model = vllm_config.model_config
-    identity = served_identity(model)
+    identity = served_identity(model, vllm_config.load_config)
     shape = _shape(vllm_config)
     shelf = Shelf.of(settings.cartridges, block_size, partial(_check, identity, shape, block_size))
     planner = Planner(
