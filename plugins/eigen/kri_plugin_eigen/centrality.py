@@ -34,13 +34,16 @@ def symmetric(edges: Tensor) -> Tensor:
 
 
 def perron(graph: Tensor, epsilon: float, start: Tensor | None = None) -> Tensor:
-    """Power iteration on (1 − ε) · graph + ε / N, whose top vector is positive and the only one."""
+    """Power iteration on (1 − ε) · graph + ε / N, whose top vector is positive and the only one.
+
+    A step goes half the way, as if λ I were added: in a star the two halves would take turns.
+    """
     count = len(graph)
     positive = (1 - epsilon) * graph + epsilon / count
     x = graph.new_full((count,), 1 / count) if start is None else start / start.sum()
     for _ in range(STEPS):
         following = positive @ x
-        following = following / following.sum()
+        following = (following / following.sum() + x) / 2
         if not (following - x).abs().sum() >= MOVED:  # NaN too: the core refuses it by name
             return following
         x = following

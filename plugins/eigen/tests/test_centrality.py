@@ -11,10 +11,11 @@ from kri_core import ConfigError, Layout
 from kri_core.testing import FakeModel, watched
 
 
-def test_a_walk_that_swings_to_and_fro_is_an_error():
-    """A star is bipartite: without epsilon its two halves take turns."""
-    edges = torch.zeros(3, 3, dtype=torch.float64)
-    edges[0, 1:] = edges[1:, 0] = 0.5
+def test_what_does_not_settle_is_an_error():
+    """Two pairs apart, one tied a little closer than the other."""
+    edges = torch.zeros(4, 4, dtype=torch.float64)
+    edges[0, 1] = edges[1, 0] = 1.0
+    edges[2, 3] = edges[3, 2] = 0.999
     wanted = "eigen: 1000 steps of power iteration did not settle; raise epsilon=1e-09"
     with pytest.raises(ConfigError, match=wanted):
         centrality.perron(edges, 1e-9)

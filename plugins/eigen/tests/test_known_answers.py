@@ -230,6 +230,14 @@ def check_the_perron_vector(maths):
     close(maths.centrality.perron(graph, 0.05, start), x)
 
 
+def check_a_star_settles(maths):
+    """It is bipartite: plain power iteration would swing to and fro."""
+    edges = torch.zeros(3, 3, dtype=torch.float64)
+    edges[0, 1:] = edges[1:, 0] = 0.5
+    wanted = torch.tensor([2**0.5, 1, 1])
+    close(maths.centrality.perron(edges, 1e-9), wanted / wanted.sum())
+
+
 def check_relabelled_blocks_have_relabelled_scores(maths):
     """ALGORITHMS 7.5, 5: of the symmetric graph; before it, order is causal."""
     edges = star()
@@ -370,6 +378,11 @@ PLANTED = {
     ),
     "epsilon not shared out": ("centrality", "+ epsilon / count", "+ epsilon"),
     "one step": ("centrality", ">= MOVED", ">= 10"),
+    "whole steps": (
+        "centrality",
+        "(following / following.sum() + x) / 2",
+        "following / sum(following)",
+    ),
     "Euclidean length 1": (
         "centrality",
         "following / following.sum()",
