@@ -76,7 +76,8 @@ def _meta(
 ) -> PriorMeta:
     layout, model = cartridge.layout, cartridge.model
     texts = probe.texts if probe is not None and needs_probe(scorer) else None
-    calibration = probe.calibration if probe and scorer.plugin.reads_calibration else None
+    reads = scorer.plugin.reads_calibration(scorer.params)
+    calibration = probe.calibration if probe and reads else None
     return PriorMeta(
         algorithm=scorer.ref.name,
         algorithm_version=scorer.plugin.row.version,

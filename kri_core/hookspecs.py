@@ -40,7 +40,8 @@ class Scorer:
     `kri_summarise_blocks` with `kri_score_query`, for one that scores questions. The first three
     may add `kri_summarise_blocks` to keep features. One that can do two is two plugins under two
     names. One that watches, or takes `probe` over the document, needs a model and a bake.
-    One whose module sets `READS_CALIBRATION = True` has the calibration recorded in its priors.
+    One whose module sets `READS_CALIBRATION` to True, or to a function of `params` that says so,
+    has the calibration recorded in its priors.
     """
 
     @hookspec(firstresult=True)

@@ -52,10 +52,10 @@ class Plugin:
         """A selector that may keep fewer than mid_budget blocks."""
         return bool(getattr(self.hooks, "STOPS_EARLY", False))
 
-    @property
-    def reads_calibration(self) -> bool:
-        """A scorer whose priors depend on the model's calibration."""
-        return bool(getattr(self.hooks, "READS_CALIBRATION", False))
+    def reads_calibration(self, params: object) -> bool:
+        """Whether a scorer's priors depend on the model's calibration, with these parameters."""
+        reads = getattr(self.hooks, "READS_CALIBRATION", False)
+        return bool(reads(params) if callable(reads) else reads)
 
 
 def load(row: PluginRow) -> Plugin:

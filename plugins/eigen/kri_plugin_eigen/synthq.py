@@ -1,14 +1,11 @@
-"""eigen-synthq: eigen, with attention guessed from keys: for cartridges that have no prefill."""
+"""eigen-synthq: eigen without a prefill: the model's usual queries, or keys, ask for each block."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from attrs import field, frozen
-from attrs.validators import gt
-
 from kri_core import hookimpl
-from kri_plugin_eigen.eigen import Params as EigenParams
+from kri_plugin_eigen.synthq_params import SynthqParams as Params
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -16,16 +13,19 @@ if TYPE_CHECKING:
     from kri_core import Cartridge, Probe
 
 
-@frozen
-class Params(EigenParams):
-    """And how sharply a block's mean key attends to the keys before it: see README."""
+def _reads_calibration(params: Params) -> bool:
+    return params.queries == "calibrated"
 
-    temperature: float = field(default=0.1, validator=gt(0))  # ALGORITHMS 7.4
+
+READS_CALIBRATION = _reads_calibration
 
 
 @hookimpl
 def kri_score_blocks(cartridge: Cartridge, probe: Probe, params: Params) -> Tensor:
-    """Eigenvector centrality of the stand-in block graph, [1, 1, block]."""
+    """Eigenvector centrality of the stand-in block graph, [1, 1, block].
+
+    With queries=calibrated refused without the model's calibration.
+    """
     from kri_plugin_eigen.synthetic import score
 
-    return score(cartridge, probe.rope, params)
+    return score(cartridge, probe, params)

@@ -41,3 +41,7 @@ class TestEigenSynthq(ScorerContract):
 
 class TestEigenSynthqWithoutTheFirstBlock(ScorerContract):
     plugin = "eigen-synthq[sink=block]"
+
+
+class TestEigenSynthqOfKeys(ScorerContract):
+    plugin = "eigen-synthq[queries=keys]"
