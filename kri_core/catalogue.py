@@ -17,8 +17,8 @@ ALIASES = {  # ALGORITHMS 13; `_` and case are folded before the look-up
 
 _PACKAGES = {  # distribution → the plugins it brings
     "kri-plugin-a": "kri-a attention-prefill snapkv h2o tova",
-    "kri-plugin-d": "kri-d-kv-sum kri-d kri-d-direct kri-energy",
-    "kri-plugin-diverse": "mmr facility logdet residual",
+    "kri-plugin-d": "kri-d-kv-sum kri-d kri-d-direct kri-energy kri-d-greedy",
+    "kri-plugin-diverse": "mmr facility logdet residual solo",
     "kri-plugin-eigen": "eigen eigen-synthq katz pagerank",
     "kri-plugin-g": "kri-g kri-g-gate",
     "kri-plugin-hybrid": "hybrid recency random random-middle uniform",

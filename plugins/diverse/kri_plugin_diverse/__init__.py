@@ -1,1 +1,1 @@
-"""Selectors that do not pay twice for the same passage."""
+"""Selectors that weigh what a block adds to others: mostly not to pay twice for one passage."""

@@ -21,3 +21,7 @@ class TestLogdet(SelectorContract):
 
 class TestResidual(SelectorContract):
     plugin = "residual[alpha=1]"
+
+
+class TestSolo(SelectorContract):
+    plugin = "solo"

@@ -1,6 +1,6 @@
-"""Both scorers, in every mode, keep the scorer's contract."""
+"""Every plugin, in every mode, keeps its slot's contract."""
 
-from kri_core.testing import ScorerContract
+from kri_core.testing import ScorerContract, SelectorContract
 
 
 class TestKvSum(ScorerContract):
@@ -29,3 +29,11 @@ class TestDirect(ScorerContract):
 
 class TestEnergy(ScorerContract):
     plugin = "kri-energy"
+
+
+class TestGreedy(SelectorContract):
+    plugin = "kri-d-greedy"
+
+
+class TestGreedyReverse(SelectorContract):
+    plugin = "kri-d-greedy[direction=reverse]"
