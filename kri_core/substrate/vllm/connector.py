@@ -83,7 +83,10 @@ class CartridgeConnector(KVConnectorBase_V1, SupportsHMA):
         """Plan it; a routed one gets a name of its own, under which no dense prefix is found."""
         asked = asked_by(request)
         plan = self.dispatcher.arrive(asked)
-        if plan is not None or self.dispatcher.is_refused(asked.request_id):
+        refused = self.dispatcher.is_refused(asked.request_id)
+        if refused:  # else vLLM would not wait for KV that is to fail, and serve it dense
+            request.skip_reading_prefix_cache = False
+        if plan is not None or refused:
             request.cache_salt = f"kri_core:{asked.request_id}"
             request.block_hashes.clear()
             request.update_block_hashes()
@@ -214,5 +217,10 @@ def asked_by(request: Any) -> Asked:  # noqa: ANN401
         params=request.kv_transfer_params,
         cache_salt=request.cache_salt,
         has_adapter=request.lora_request is not None,
-        reads_whole_prompt=bool(request.skip_reading_prefix_cache),
+        reads_whole_prompt=bool(request.skip_reading_prefix_cache) or _wants_prompt(request),
     )
+
+
+def _wants_prompt(request: Any) -> bool:  # noqa: ANN401
+    sampling = request.sampling_params
+    return sampling is not None and sampling.prompt_logprobs is not None
