@@ -46,7 +46,7 @@ def score(
     keys, centre, length, num_tokens = _held(summary)
     if probe is None:
         raise ConfigError(
-            "kri-t-q runs the question through the model, and none is at hand; give one with "
+            "this scorer runs the question through the model, and none is at hand; give one with "
             "--model"
         )
     queries = question_queries(query, split, probe, keys.shape[2], params.source)
@@ -61,7 +61,7 @@ def score(
         for i in range(count)
     ]
     scores = torch.stack(per_layer)
-    late = count < len(queries)  # fewer layers than the model's are not told apart by scores
+    late = count < len(queries)  # scores are of all layers or of one, and here some are not kept
     return scores.double().mean(0, keepdim=True).float() if late else scores
 
 
@@ -96,6 +96,6 @@ def _held(summary: Summary) -> tuple[Tensor, ...]:
     if missing := [name for name in PARTS if name not in summary]:
         raise ArtifactError(
             f"the prior's summary holds {', '.join(summary)} but no {', '.join(missing)}: another "
-            "scorer made it; bake one with kri-t-q"
+            "scorer made it; bake one with this scorer"
         )
     return tuple(summary[name] for name in PARTS)

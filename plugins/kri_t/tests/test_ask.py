@@ -160,7 +160,7 @@ def test_what_is_missing_is_said(kri, here):
     assert "kri-t-q runs the model over the document; bake a prior first" in said
     bake(kri, "kri-t-q")
     said = route(kri, "A1R2K4(kri-t-q)", QUESTIONS[0], "--prior", "prior.pt", code=2)
-    assert "kri-t-q runs the question through the model, and none is at hand; give one with" in said
+    assert "runs the question through the model, and none is at hand; give one with --model" in said
     said = ask(kri, "A1R2K4(kri-t-q-late)", QUESTIONS[0], "--prior", "prior.pt", code=4)
     assert "the stack names scorer kri-t-q-late, the prior was baked by kri-t-q" in said
     said = ask(kri, "A1R2K4(kri-t-q-late[source=layer0])", QUESTIONS[0], code=2)

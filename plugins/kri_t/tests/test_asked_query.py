@@ -262,7 +262,7 @@ def test_a_planted_bug_is_noticed(fault):
 def test_what_cannot_be_scored_is_refused():
     cartridge, probe = case()
     params, summary = asked_query.Params(), blending.summarise(cartridge, probe, 0)
-    said = "kri-t-q runs the question through the model, and none is at hand; give one with --model"
+    said = "this scorer runs the question through the model, and none is at hand; give one with"
     with pytest.raises(ConfigError, match=said):
         asked_query.kri_score_query(summary, QUESTION, PINS, None, params)
     with pytest.raises(ConfigError, match="the question has no tokens; ask something"):
