@@ -86,6 +86,10 @@ class CartridgeHeader:
                 raise ArtifactError(
                     "is a prior, not a cartridge; give the cartridge it was baked for"
                 )
+            if "overlay" in fields:
+                raise ArtifactError(
+                    "is an overlay, not a cartridge; give the cartridge it was baked for"
+                )
             held = ", ".join(sorted(map(str, fields))[:6]) or "nothing"
             raise ArtifactError(
                 f"is not a kri-core cartridge: wanted a header, it holds {held}; "

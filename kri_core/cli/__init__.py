@@ -11,6 +11,7 @@ import click
 import kri_core
 from kri_core.cli.ask import ask
 from kri_core.cli.bake import bake
+from kri_core.cli.bake_overlay import bake_overlay
 from kri_core.cli.calibrate import calibrate
 from kri_core.cli.cartridge import cartridge
 from kri_core.cli.demo import demo
@@ -33,7 +34,19 @@ def cli() -> None:
     """Route the KV blocks of long documents: bake once, attend to a few blocks per request."""
 
 
-for _command in (list_plugins, doctor, model, calibrate, cartridge, prior, bake, route, ask, demo):
+for _command in (
+    list_plugins,
+    doctor,
+    model,
+    calibrate,
+    cartridge,
+    prior,
+    bake,
+    bake_overlay,
+    route,
+    ask,
+    demo,
+):
     cli.add_command(_command)
 
 

@@ -107,9 +107,16 @@ def inspect(path: Path, as_json: bool) -> None:
 @click.argument("path", type=FILE)
 @json_flag
 def verify(path: Path, as_json: bool) -> None:
-    """Read every byte of a cartridge and compare it with its own checksums."""
-    from kri_core.artifacts import CartridgeHeader, verify_cartridge
+    """Read every byte of a cartridge, or an overlay of one, and compare it with its checksums."""
+    from kri_core.artifacts import CartridgeHeader, is_overlay, verify_cartridge, verify_overlay
 
+    if is_overlay(path):
+        overlay = verify_overlay(path).header
+        if as_json:
+            print_json({"path": str(path), **asdict(overlay), "verified": True})
+        else:
+            click.echo(f"{path}: ok, {overlay.stack}, sha256 {overlay.sha256}")
+        return
     header = CartridgeHeader.of(verify_cartridge(path))
     if as_json:
         print_json(_record(path, header) | {"verified": True})

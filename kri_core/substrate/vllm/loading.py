@@ -11,15 +11,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from attrs import define, field, frozen
+from attrs import define, frozen
 from torch import Tensor
 from vllm.logger import init_logger
 
+from kri_core.artifacts import Overlay
 from kri_core.errors import ArtifactError, KriError, one_line
 from kri_core.paging import prefetch
 from kri_core.substrate.vllm.orders import LoadOrder, Row
+from kri_core.substrate.vllm.overlays import Overlays
 from kri_core.substrate.vllm.stats import Counts
-from kri_core.types import Cartridge
+from kri_core.types import Cartridge, Layout
 
 logger = init_logger("vllm.kri_core.loading")
 
@@ -50,21 +52,22 @@ class Loader:
     cartridge_of: Callable[[str], Cartridge]
     rank: Rank
     block_size: int
-    counts: Counts = field(factory=Counts)
+    counts: Counts
+    overlays: Overlays
 
     def load(self, order: LoadOrder) -> bool:
         """Whether all rows are written; if not, none of them may be attended."""
         start = time.perf_counter()
         try:
-            cartridge = self.cartridge_for(order)
+            source = self._source_of(order)
             for rows in _batches(order.rows):
-                self._write(rows, staged(cartridge, rows, self.rank))
+                self._write(rows, staged(source, rows, self.rank))
         except (KriError, OSError) as error:
             logger.error("request %s cannot be loaded: %s", order.request_id, one_line(error))
             self.counts.add(load_failures=1)
             return False
         tokens = sum(row.num_tokens for row in order.rows)
-        per_token = cartridge.layout.values_per_token * cartridge.kv.element_size()
+        per_token = source.layout.values_per_token * source.tail.element_size()
         self.counts.add(
             rows_loaded=len(order.rows),
             bytes_read=tokens * per_token,
@@ -77,6 +80,12 @@ class Loader:
         cartridge = self.cartridge_of(order.cart_id)
         _check_same(cartridge, order)
         return cartridge
+
+    def _source_of(self, order: LoadOrder) -> Cartridge | Overlay:
+        cartridge = self.cartridge_for(order)
+        if order.overlay is None:
+            return cartridge
+        return self.overlays.get(order.cart_id, order.overlay)
 
     def _write(self, rows: Sequence[Row], kv: Tensor) -> None:
         """Kv [layer, 2, token, kv_head, head_dim] of the rows' tokens."""
@@ -101,26 +110,28 @@ def slots_of(rows: Sequence[Row], block_size: int) -> Tensor:
     return torch.cat(places)
 
 
-def staged(cartridge: Cartridge, rows: Sequence[Row], rank: Rank) -> Tensor:
+def staged(source: Cartridge | Overlay, rows: Sequence[Row], rank: Rank) -> Tensor:
     """KV of the rows' tokens, [layer, 2, token, kv_head, head_dim], this rank's heads."""
-    heads = rank.heads(cartridge.layout.num_kv_heads)
-    parts = [part for row in rows for part in _parts(cartridge, row)]
+    heads = rank.heads(source.layout.num_kv_heads)
+    kv = source.kv
+    parts = [part for row in rows for part in _parts(source.layout, kv, source.tail, row)]
     prefetch(parts)
     joined = torch.cat(parts, 3)  # [layer, 2, kv_head, token, head_dim]
     return joined[:, :, heads].transpose(2, 3)
 
 
-def _parts(cartridge: Cartridge, row: Row) -> Iterator[Tensor]:
+def _parts(
+    layout: Layout, kv: Tensor | Mapping[int, Tensor], tail: Tensor, row: Row
+) -> Iterator[Tensor]:
     """The row's tokens, block by block of the cartridge, then of its tail."""
-    layout = cartridge.layout
     token, end = row.first_token, row.first_token + row.num_tokens
     while token < min(end, layout.tail.start):
         block, first = divmod(token, layout.block_size)
         last = min(layout.block_size, first + end - token)
-        yield cartridge.kv[block][..., first:last, :]
+        yield kv[block][..., first:last, :]
         token += last - first
     if token < end:
-        yield cartridge.tail[..., token - layout.tail.start : end - layout.tail.start, :]
+        yield tail[..., token - layout.tail.start : end - layout.tail.start, :]
 
 
 def _batches(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from attrs import frozen
+import hashlib
+
+from attrs import evolve, frozen
 
 from kri_core.types import Manifest
 
@@ -34,6 +36,7 @@ class Plan:
     shared: tuple[tuple[int, bytes], ...]  # whole rows that others may use, with their hash
     sha256: str  # of the cartridge
     repair: RepairOrder | None = None
+    overlay: str | None = None  # sha256 of the overlay that the rows are read from
 
     @property
     def num_rows(self) -> int:
@@ -44,6 +47,12 @@ class Plan:
     def kept_fraction(self) -> float:
         """Of the cartridge's blocks; 1 of a cartridge that has none."""
         return len(self.kept) / self.total_blocks if self.total_blocks else 1.0
+
+    def read_from(self, overlay: str) -> Plan:
+        """The same rows with an overlay's KV, which only those who read the same one may share."""
+        digests = (hashlib.sha256(key + overlay.encode()).digest() for _, key in self.shared)
+        rows = (row for row, _ in self.shared)
+        return evolve(self, overlay=overlay, shared=tuple(zip(rows, digests, strict=True)))
 
 
 @frozen
@@ -64,6 +73,7 @@ class LoadOrder:
     sha256: str  # of the cartridge that was planned for; another one is not loaded
     rows: tuple[Row, ...]
     repair: RepairOrder | None = None
+    overlay: str | None = None  # sha256 of the one to read instead
 
 
 @frozen

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from attrs import define, evolve, field, frozen
 
-from kri_core.artifacts import read_prior
+from kri_core.artifacts import Overlay, read_prior
 from kri_core.artifacts.opening import file_state
 from kri_core.errors import ConfigError
 from kri_core.grammar import parse
@@ -19,6 +19,7 @@ from kri_core.probe import Probe
 from kri_core.registry import Registry
 from kri_core.routing import Router
 from kri_core.substrate.vllm.orders import Plan, RepairOrder
+from kri_core.substrate.vllm.overlays import Overlays
 from kri_core.substrate.vllm.reblocking import (
     reblocked_cartridge,
     reblocked_prior,
@@ -59,12 +60,17 @@ class Planner:
     registry: Registry = field(factory=Registry.discover)
     _priors: dict[Path, tuple[object, Prior]] = field(factory=dict, init=False)
     _router: Callable[[str], Router] = field(init=False)
+    overlays: Overlays = field(init=False)
 
     @_router.default
     def _loads_once(self) -> Callable[[str], Router]:
         return lru_cache(ROUTERS)(
             lambda stack: Router.from_config(parse(stack), registry=self.registry)
         )
+
+    @overlays.default
+    def _of_the_shelf(self) -> Overlays:
+        return Overlays(self.shelf.entries)
 
     def plan(self, asked: Asked) -> Plan | None:
         """None: the request is no cartridge's, or does not want one, and is served dense."""
@@ -73,9 +79,22 @@ class Planner:
             return None
         size = routing_block_size(cartridge, self.block_size)
         router = self._asked_router(asked)
-        check_repairs(router, cartridge, self.cannot_repair)
         manifest = self._route(asked, cartridge, router, size)
-        return self._placed(asked, cartridge, manifest, size, bool(router.stack.repairs))
+        overlay = self._overlay(asked, cartridge, router, manifest)
+        repaired = bool(router.stack.repairs) and overlay is None
+        plan = self._placed(asked, cartridge, manifest, size, repaired)
+        return plan if overlay is None else plan.read_from(overlay.header.sha256)
+
+    def _overlay(
+        self, asked: Asked, cartridge: Cartridge, router: Router, manifest: Manifest
+    ) -> Overlay | None:
+        """What the stack's repairs come to, from a file; without it they must be possible here."""
+        if router.stack.repairs and len(asked.prompt) > cartridge.layout.num_tokens:
+            overlay = self.overlays.find(cartridge, manifest)
+            if overlay is not None:
+                return overlay
+        check_repairs(router, cartridge, self.cannot_repair)
+        return None
 
     def cartridge_of(self, asked: Asked) -> Cartridge | None:
         """The cartridge a request is to be served from, everything about it checked."""

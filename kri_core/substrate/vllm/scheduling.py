@@ -97,7 +97,7 @@ class Dispatcher:
         self.counts.add(rows_resident=resident)
         if missing:
             self._loads.append(
-                LoadOrder(request_id, plan.cart_id, plan.sha256, missing, plan.repair)
+                LoadOrder(request_id, plan.cart_id, plan.sha256, missing, plan.repair, plan.overlay)
             )
 
     def turn_away(self, request_id: str) -> None:
@@ -134,6 +134,7 @@ class Dispatcher:
             "cartridge_tokens": plan.num_tokens,
             "rows_loaded": placement.loaded if placement else 0,
             "rows_resident": placement.resident if placement else 0,
+            "overlay": plan.overlay,
             "repair": None if repaired is None else asdict(repaired),
         }
 

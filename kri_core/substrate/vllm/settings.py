@@ -23,6 +23,7 @@ class CartridgeEntry:
     path: Path
     token_ids_path: Path | None = None  # of an imported cartridge, which does not hold its tokens
     priors: tuple[Path, ...] = ()  # the first is the default
+    overlays: tuple[Path, ...] = ()  # repaired KV, each for one stack and one selection
 
 
 @frozen
@@ -41,14 +42,16 @@ class Settings:
         known = {"cartridges", "routing", "on_error", "share", "trace"}
         _refuse_unknown("kv_connector_extra_config", extra, known)
         routing = _mapping("routing", extra.get("routing", {"enabled": False}))
-        _refuse_unknown("routing", routing, {"enabled", "K", "stack", "priors"})
+        _refuse_unknown("routing", routing, {"enabled", "K", "stack", "priors", "overlays"})
         priors = _mapping("routing.priors", routing.get("priors", {}))
-        entries = tuple(_entries(extra.get("cartridges"), priors))
-        if strangers := sorted(priors.keys() - {entry.cart_id for entry in entries}):
-            raise ConfigError(
-                f"routing.priors names {', '.join(strangers)}, which is no cartridge here; "
-                f"give priors of {', '.join(entry.cart_id for entry in entries)}"
-            )
+        overlays = _mapping("routing.overlays", routing.get("overlays", {}))
+        entries = tuple(_entries(extra.get("cartridges"), priors, overlays))
+        for name, given in (("priors", priors), ("overlays", overlays)):
+            if strangers := sorted(given.keys() - {entry.cart_id for entry in entries}):
+                raise ConfigError(
+                    f"routing.{name} names {', '.join(strangers)}, which is no cartridge here; "
+                    f"give {name} of {', '.join(entry.cart_id for entry in entries)}"
+                )
         trace = extra.get("trace")
         return cls(
             entries,
@@ -80,7 +83,9 @@ def _stack(routing: Mapping[str, object]) -> str:
     return str(config)
 
 
-def _entries(found: object, priors: Mapping[str, object]) -> Iterable[CartridgeEntry]:
+def _entries(
+    found: object, priors: Mapping[str, object], overlays: Mapping[str, object]
+) -> Iterable[CartridgeEntry]:
     if isinstance(found, Mapping):
         rows = [{"cartridge_id": name, "path": path} for name, path in found.items()]
     elif isinstance(found, (list, tuple)):
@@ -103,6 +108,7 @@ def _entries(found: object, priors: Mapping[str, object]) -> Iterable[CartridgeE
             Path(_text(f"the path of cartridge {cart_id!r}", row.get("path"))),
             None if beside is None else Path(_text("manifest_path", beside)),
             tuple(_paths(f"routing.priors[{cart_id!r}]", priors.get(cart_id, ()))),
+            tuple(_paths(f"routing.overlays[{cart_id!r}]", overlays.get(cart_id, ()))),
         )
 
 

@@ -10,6 +10,7 @@ from kri_core.errors import ArtifactError
 from kri_core.identity import ModelIdentity
 from kri_core.substrate.vllm.loading import Rank
 from kri_core.substrate.vllm.model_identity import served_identity, token_text
+from kri_core.substrate.vllm.overlays import Overlays
 from kri_core.substrate.vllm.planning import Planner
 from kri_core.substrate.vllm.reblocking import routing_block_size
 from kri_core.substrate.vllm.repair_checks import why_no_repair
@@ -36,6 +37,7 @@ def dispatcher_of(settings: Settings, vllm_config: Any, kv_cache_config: Any) ->
         text_of=token_text(model),
         cannot_repair=why_no_repair(vllm_config),
     )
+    planner.overlays.check(shelf.get, block_size)
     trace = None if settings.trace is None else Trace(settings.trace)
     return Dispatcher(planner, trace)
 
@@ -46,7 +48,7 @@ def worker_of(settings: Settings, vllm_config: Any) -> Worker:  # noqa: ANN401
     parallel = vllm_config.parallel_config
     shelf = Shelf.of(settings.cartridges, block_size, lambda _: None)
     rank = Rank(parallel.rank % parallel.tensor_parallel_size, parallel.tensor_parallel_size)
-    return Worker(shelf.get, rank, block_size)
+    return Worker(shelf.get, rank, block_size, Overlays(shelf.entries))
 
 
 def _shape(vllm_config: Any) -> tuple[int, int, int]:  # noqa: ANN401

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from attrs import define, field
@@ -12,6 +13,7 @@ from kri_core.errors import EngineError, one_line
 from kri_core.substrate.vllm.loading import Loader, Rank
 from kri_core.substrate.vllm.nested import NestedForward, OverRanks
 from kri_core.substrate.vllm.orders import LoadOrder, Orders, Repaired, RepairOrder
+from kri_core.substrate.vllm.overlays import Overlays
 from kri_core.substrate.vllm.repairing import Repairer
 from kri_core.substrate.vllm.reporting import WorkerReport
 from kri_core.substrate.vllm.stats import Counts
@@ -27,6 +29,7 @@ class Worker:
     cartridge_of: Callable[[str], Cartridge]
     rank: Rank
     block_size: int
+    overlays: Overlays = field(factory=partial(Overlays, {}))
     counts: Counts = field(factory=Counts)
     _loader: Loader | None = None
     _repairer: Repairer | None = None
@@ -36,7 +39,9 @@ class Worker:
 
     def use(self, layers: Mapping[str, Any]) -> None:
         """The engine's attention layers, in the model's order."""
-        self._loader = Loader(layers, self.cartridge_of, self.rank, self.block_size, self.counts)
+        self._loader = Loader(
+            layers, self.cartridge_of, self.rank, self.block_size, self.counts, self.overlays
+        )
 
     def lend(self, runner: Any) -> None:  # noqa: ANN401
         """The engine's model runner, once it can run: from here on requests can be repaired."""

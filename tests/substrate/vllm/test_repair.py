@@ -8,15 +8,18 @@ from types import SimpleNamespace
 import pytest
 from attrs import evolve
 
+from kri_core.artifacts import read_prior, write_cartridge, write_overlay
 from kri_core.errors import PluginError
 from kri_core.grammar import parse
 from kri_core.routing import Router
 from kri_core.substrate.hf import answer, build_from_tokens, run_repairs
+from kri_core.substrate.hf.overlay import bake_overlay
 from kri_core.types import Query
 
 pytest.importorskip("vllm", reason="vLLM is not installed here (see docs/serving.md)")
 
 ROUTED = "A1R1K2"
+OVERLAID, THE_SAME = f"{ROUTED}+xa[deviation=v,ratio=0.25]", f"{ROUTED}+xa25[deviation=v]"
 STACKS = {  # with the kept tokens that are made afresh, of 4 blocks of 16 and the tail of 8
     f"{ROUTED}+xa25": 18,
     f"{ROUTED}+xa[deviation=v,ratio=0.4]": 29,
@@ -31,8 +34,6 @@ STACKS = {  # with the kept tokens that are made afresh, of 4 blocks of 16 and t
 @pytest.fixture(scope="module")
 def single(shop, tmp_path_factory):
     """A cartridge of one token."""
-    from kri_core.artifacts import write_cartridge
-
     cartridge = build_from_tokens(shop.model, [3], cart_id="single", block_size=16)
     path = tmp_path_factory.mktemp("single") / "single.safetensors"
     write_cartridge(cartridge, path)
@@ -40,11 +41,24 @@ def single(shop, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def engine(start, extra, single):
+def overlay(shop, tmp_path_factory):
+    """What OVERLAID comes to for `plain`."""
+    router, cartridge = Router.from_config(parse(OVERLAID)), shop.cartridges["plain"]
+    prior = read_prior(shop.priors["plain"][0])
+    manifest = router.route(cartridge, None, prior)
+    made, _ = bake_overlay(shop.model, cartridge, router, manifest)
+    path = tmp_path_factory.mktemp("overlays") / "plain.safetensors"
+    write_overlay(made, path)
+    return SimpleNamespace(made=made, path=path)
+
+
+@pytest.fixture(scope="module")
+def engine(start, extra, single, overlay):
     """Room for 44 blocks: a repaired request's rows are its own, so a few fill it."""
     cartridges = {**extra["cartridges"], "single": str(single.path)}
+    routing = {**extra["routing"], "overlays": {"plain": str(overlay.path)}}
     with start(
-        {**extra, "cartridges": cartridges},
+        {**extra, "cartridges": cartridges, "routing": routing},
         worker_cls="kri_core.substrate.vllm.workers.RoutedCPUWorker",
         max_num_batched_tokens=64,
         max_num_seqs=16,
@@ -218,3 +232,35 @@ def test_what_a_server_does_not_compute_is_refused(engine, said_by_vllm):
 
     assert (said.finish, said.kri) == ("error", None)
     assert "compares with 'query_first', and a server computes 'routed' alone" in said_by_vllm()
+
+
+def test_an_overlay_answers_as_the_repair_does_and_is_shared(engine, overlay, agree):
+    """Two names of one repair: the first is baked, the second runs."""
+    engine.forget()
+    before = engine.worker.counts.total["repaired_tokens"]
+    baked = engine.ask("plain", stack=OVERLAID)
+    assert engine.worker.counts.total["repaired_tokens"] == before
+    again = engine.ask("plain", stack=OVERLAID)
+    routed = engine.ask("plain", stack=ROUTED)
+    run = engine.ask("plain", stack=THE_SAME)
+
+    assert baked.kri["overlay"] == overlay.made.header.sha256
+    assert run.kri["overlay"] is None
+    assert run.kri["repair"]["tokens"] == overlay.made.header.refreshed_tokens
+    assert baked.kri["selected"] == run.kri["selected"]
+    assert baked.tokens == run.tokens
+    assert baked.logprobs == pytest.approx(run.logprobs, abs=1e-4)
+    assert (again.tokens, again.kri["rows_resident"]) == (baked.tokens, 4)
+    assert routed.kri["rows_resident"] == 0
+    agree(routed, engine.reference("plain", routed.kri["selected"]))
+    apart = max(abs(a - b) for a, b in zip(baked.logprobs, routed.logprobs, strict=True))
+    assert apart > 1e-2
+
+
+def test_an_overlay_is_not_served_for_another_selection(engine, shop, agree, repaired):
+    said = engine.ask("plain", stack=OVERLAID, prior="plain_down")
+
+    assert said.kri["overlay"] is None
+    assert said.kri["repair"]["tokens"] == 18
+    kept = said.kri["selected"]
+    agree(said, repaired(shop.cartridges["plain"], OVERLAID, kept, [5, 6, 7, 8, 9])[0])
