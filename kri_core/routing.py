@@ -52,9 +52,9 @@ class Router:
         scorer, recorded = scorer_of(self.stack, self.registry, cartridge, prior)
         split = self._split(cartridge)
         config = self.stack.config
-        by_score = split.mid_budget > 0 and self.stack.selector.takes(SELECT, "scores")
+        by_score = self._by_score(split)
         scores = None
-        if by_score and split.mid_budget < len(split.mid):
+        if self._asks_scores(split):
             scores = request_scores(self.stack, scorer, cartridge, split, query, prior, probe)
         return Manifest(
             kept=self._select(cartridge, split, scores, prior, probe),
@@ -66,6 +66,10 @@ class Router:
             scores=None if scores is None else self._pooled(scores, split),
         )
 
+    def asks_scores(self, cartridge: Cartridge) -> bool:
+        """Whether a request needs scores: its split leaves a choice, to a selector that ranks."""
+        return self._asks_scores(self._split(cartridge))
+
     def plan_repair(self, repair: Member, manifest: Manifest, deviation: Tensor) -> RepairPlan:
         """Ask one of the stack's repairs: each may measure deviation in its own way."""
         answer = repair.call(REPAIR, manifest=manifest, deviation=deviation)
@@ -75,6 +79,12 @@ class Router:
         member, budget = self.stack.split, self.stack.config.budget
         answer = member.call(SPLIT, layout=cartridge.layout, budget=budget)
         return check_split(member.plugin, answer, cartridge.layout, budget)
+
+    def _by_score(self, split: Split) -> bool:
+        return split.mid_budget > 0 and self.stack.selector.takes(SELECT, "scores")
+
+    def _asks_scores(self, split: Split) -> bool:
+        return self._by_score(split) and split.mid_budget < len(split.mid)
 
     def _pooled(self, scores: BlockScores, split: Split) -> tuple[float, ...]:
         """The scores the selector ranks by; a plain mean for one that does not say how."""

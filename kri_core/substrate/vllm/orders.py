@@ -37,6 +37,7 @@ class Plan:
     sha256: str  # of the cartridge
     repair: RepairOrder | None = None
     overlay: str | None = None  # sha256 of the overlay that the rows are read from
+    queries: str | None = None  # where the question's vectors came from, if it was asked for any
 
     @property
     def num_rows(self) -> int:

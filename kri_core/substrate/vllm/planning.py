@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from attrs import define, evolve, field, frozen
 
@@ -15,11 +16,11 @@ from kri_core.errors import ConfigError
 from kri_core.grammar import parse
 from kri_core.identity import digest
 from kri_core.prior import Prior
-from kri_core.probe import Probe
 from kri_core.registry import Registry
 from kri_core.routing import Router
 from kri_core.substrate.vllm.orders import Plan, RepairOrder
 from kri_core.substrate.vllm.overlays import Overlays
+from kri_core.substrate.vllm.question_source import LAYER_ZERO, check_source
 from kri_core.substrate.vllm.reblocking import (
     reblocked_cartridge,
     reblocked_prior,
@@ -29,6 +30,9 @@ from kri_core.substrate.vllm.repair_checks import check_repairs
 from kri_core.substrate.vllm.settings import CartridgeEntry, Settings
 from kri_core.substrate.vllm.shelf import Shelf
 from kri_core.types import Cartridge, Manifest, Query
+
+if TYPE_CHECKING:
+    from kri_core.substrate.vllm.layer_zero import LayerZeroProbe
 
 ROUTERS = 64  # stacks kept loaded
 PARAMS = {"enabled", "cartridge_id", "stack", "prior", "priors"}
@@ -55,7 +59,7 @@ class Planner:
     block_size: int  # the engine's
     dtype: str  # of the engine's KV
     text_of: Callable[[int], str] = repr  # a token's text, for the line on a mismatch
-    probe_of: Callable[[Cartridge], Probe] | None = None  # runs the question, for its vectors
+    probe_of: Callable[[Cartridge], LayerZeroProbe] | None = None  # the question's vectors
     cannot_repair: str | None = None  # why this server runs no repairs
     registry: Registry = field(factory=Registry.discover)
     _priors: dict[Path, tuple[object, Prior]] = field(factory=dict, init=False)
@@ -79,11 +83,23 @@ class Planner:
             return None
         size = routing_block_size(cartridge, self.block_size)
         router = self._asked_router(asked)
-        manifest = self._route(asked, cartridge, router, size)
+        probe = None if self.probe_of is None else self.probe_of(cartridge)
+        manifest = self._route(asked, cartridge, router, size, probe)
         overlay = self._overlay(asked, cartridge, router, manifest)
         repaired = bool(router.stack.repairs) and overlay is None
         plan = self._placed(asked, cartridge, manifest, size, repaired)
-        return plan if overlay is None else plan.read_from(overlay.header.sha256)
+        if overlay is not None:
+            plan = plan.read_from(overlay.header.sha256)
+        return evolve(plan, queries=LAYER_ZERO) if probe is not None and probe.used else plan
+
+    def check(self, asked: Asked) -> None:
+        """Raise what is wrong with a request that shows before any block is chosen."""
+        cartridge = self.cartridge_of(asked)
+        if cartridge is not None:
+            router = self._asked_router(asked)
+            if not self.overlays.may_serve(cartridge, router):
+                check_repairs(router, cartridge, self.cannot_repair)
+            check_source(router, cartridge, self._asked_prior(asked, cartridge, router))
 
     def _overlay(
         self, asked: Asked, cartridge: Cartridge, router: Router, manifest: Manifest
@@ -160,23 +176,31 @@ class Planner:
             raise ConfigError(f"stack is {stack!r}; give a text, such as A1R2K13")
         return self._router(stack)
 
-    def _route(self, asked: Asked, cartridge: Cartridge, router: Router, size: int) -> Manifest:
-        params = asked.params or {}
-        entry = self.shelf.entries[cartridge.cart_id]
-        prior = self._prior(entry, router, params.get("prior", params.get("priors")))
+    def _route(
+        self,
+        asked: Asked,
+        cartridge: Cartridge,
+        router: Router,
+        size: int,
+        probe: LayerZeroProbe | None,
+    ) -> Manifest:
+        prior = self._asked_prior(asked, cartridge, router)
+        check_source(router, cartridge, prior)
         if prior is not None:
             prior = reblocked_prior(prior, cartridge, size)
-        probe = None if self.probe_of is None else self.probe_of(cartridge)
         question = tuple(asked.prompt[cartridge.layout.num_tokens :])
         seen = reblocked_cartridge(cartridge, size)
         return router.route(seen, Query(question), prior, probe)
 
-    def _prior(self, entry: CartridgeEntry, router: Router, asked: object) -> Prior | None:
+    def _asked_prior(self, asked: Asked, cartridge: Cartridge, router: Router) -> Prior | None:
         """The prior a request names, or the one its stack's scorer made, or the first."""
-        if isinstance(asked, Mapping):
-            asked = asked.get(entry.cart_id)
-        if asked is not None:
-            return self._read(_named_prior(entry, asked))
+        params = asked.params or {}
+        entry = self.shelf.entries[cartridge.cart_id]
+        named = params.get("prior", params.get("priors"))
+        if isinstance(named, Mapping):
+            named = named.get(entry.cart_id)
+        if named is not None:
+            return self._read(_named_prior(entry, named))
         scorer = router.stack.scorer
         if scorer is None or len(entry.priors) < 2:
             return self._read(entry.priors[0]) if entry.priors else None

@@ -127,6 +127,7 @@ class Dispatcher:
         return {
             "cartridge": plan.cart_id,
             "stack": plan.stack,
+            "queries": plan.queries,
             "selected": list(plan.kept),
             "total_blocks": plan.total_blocks,
             "block_size": plan.routing_block_size,

@@ -8,6 +8,7 @@ from typing import Any
 from kri_core.artifacts import check_model
 from kri_core.errors import ArtifactError
 from kri_core.identity import ModelIdentity
+from kri_core.substrate.vllm.layer_zero import LayerZero
 from kri_core.substrate.vllm.loading import Rank
 from kri_core.substrate.vllm.model_identity import served_identity, token_text
 from kri_core.substrate.vllm.overlays import Overlays
@@ -35,6 +36,7 @@ def dispatcher_of(settings: Settings, vllm_config: Any, kv_cache_config: Any) ->
         block_size,
         dtype=str(model.dtype),
         text_of=token_text(model),
+        probe_of=LayerZero(model, vllm_config.load_config).probe,
         cannot_repair=why_no_repair(vllm_config),
     )
     planner.overlays.check(shelf.get, block_size)

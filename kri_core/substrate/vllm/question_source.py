@@ -1,0 +1,32 @@
+"""Where a served question's queries come from, refused when it arrives where they cannot."""
+
+from __future__ import annotations
+
+from attrs import evolve
+
+from kri_core.config import PluginRef
+from kri_core.errors import ConfigError
+from kri_core.prior import Prior
+from kri_core.routing import Router
+from kri_core.scoring import SCORE_QUERY, scorer_of
+from kri_core.types import Cartridge
+
+LAYER_ZERO = "layer0"  # as the scorers of questions name it in their parameter `source`
+
+
+def check_source(router: Router, cartridge: Cartridge, prior: Prior | None) -> None:
+    """Refuse a scorer that reads the question over blocks: none is there when they are chosen."""
+    if not router.asks_scores(cartridge):
+        return
+    scorer, _ = scorer_of(router.stack, router.registry, cartridge, prior)
+    if scorer is None or not scorer.answers(SCORE_QUERY):
+        return
+    source = getattr(scorer.params, "source", LAYER_ZERO)
+    if source != LAYER_ZERO:
+        params = dict(scorer.ref.params) | {"source": LAYER_ZERO}
+        better = PluginRef(scorer.ref.name, params, scorer.ref.dist)
+        raise ConfigError(
+            f"{scorer.ref} reads the question over blocks of the document (source={source}), and a "
+            "server chooses blocks before any is there; write "
+            f"{evolve(router.stack.config, scorer=better)}"
+        )
