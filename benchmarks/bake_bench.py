@@ -1,7 +1,7 @@
 """What baking costs: seconds and peak memory per scorer, and KRI-D against one prefill per block.
 
 `make bake-bench`. On the embedded model in float32 and a cartridge of 2 048 tokens, each scorer in
-a fresh process, so that none stands on what another left behind. Seconds are the process's own
+a process of its own, so that none stands on what another left behind. Seconds are the process's own
 (CPU time) and medians, as the machine is shared. Peak memory is the most that the process held
 (Linux's VmHWM, started anew) over what it held with the model and the cartridge loaded and the
 model run once.
@@ -16,7 +16,6 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from multiprocessing import get_context
 from pathlib import Path
@@ -26,17 +25,25 @@ from typing import Any
 import torch
 from attrs import frozen
 
-from kri_core.artifacts import calibration_path, read_cartridge, write_calibration, write_cartridge
+from kri_core.artifacts import calibration_path, write_calibration
 from kri_core.bake import bake
 from kri_core.cli.output import print_table, size
 from kri_core.demo import PROBES, document, prompt
 from kri_core.errors import KriError, one_line
 from kri_core.grammar import parse_scorer
 from kri_core.models import resolve_model
-from kri_core.probe import Removal
+from kri_core.probe import ProbeText, Removal
 from kri_core.registry import Registry
 from kri_core.stack import Member
-from kri_core.substrate.hf import HfProbe, build_cartridge, calibrate, load_model, probe_texts
+from kri_core.substrate.hf import (
+    HfModel,
+    HfProbe,
+    build_cartridge,
+    calibrate,
+    load_model,
+    probe_texts,
+)
+from kri_core.types import Cartridge
 from kri_core.watching import WATCH
 
 TOKENS = 2048
@@ -59,127 +66,116 @@ class Cost:
     exact: bool  # whether the peak could be started anew; else loading the model is in it
 
 
+@frozen(eq=False)
 class Bench:
-    """A process's model, cartridge and probe texts."""
+    """The model, the cartridge and the probe texts, loaded once; each measurement is a fork."""
 
-    def __init__(self, model: str, cartridge: Path) -> None:
-        self.model = load_model(model, dtype="float32", device="cpu")
-        self.cartridge = read_cartridge(cartridge)
-        self.texts = probe_texts(self.model, [prompt(PROBES[0])])
-        self.registry = Registry.discover()
+    model: HfModel
+    cartridge: Cartridge
+    texts: tuple[ProbeText, ...]
+    registry: Registry
+
+    @classmethod
+    def load(cls) -> Bench:
+        """The embedded model and the shipped document; the first forward loads more than others."""
+        model = load_model(resolve_model("smollm2-135m"), dtype="float32", device="cpu")
+        built = build_cartridge(
+            model, document(), cart_id="bench", block_size=BLOCK_SIZE, max_tokens=TOKENS
+        )
+        bench = cls(model, built, probe_texts(model, [prompt(PROBES[0])]), Registry.discover())
+        bench.probe().forward(bench.texts[0].token_ids, read=("logits",))
+        return bench
+
+    def calibrate(self, home: Path) -> None:
+        """The bench's own calibration, of a text that is short: the numbers do not matter."""
+        os.environ["KRI_HOME"] = str(home)
+        calibration = calibrate(self.model, document()[:2000])
+        path = calibration_path(calibration.model_fingerprint)
+        path.parent.mkdir()
+        write_calibration(calibration, path)
 
     def probe(self) -> HfProbe:
         """One that has computed nothing yet."""
         return HfProbe(self.model, self.cartridge, self.texts, BATCH)
 
-    def warm_up(self) -> None:
-        """Hold what the first forward loads and the cartridge's pages, which are mapped."""
-        self.probe().forward(self.texts[0].token_ids, read=("logits",))
-        self.cartridge.kv.sum()
+    def member(self, name: str) -> Member:
+        """A scorer."""
+        return Member.load(self.registry, "scorer", parse_scorer(name))
 
-    def bake_by(self, names: Sequence[str]) -> Callable[[], object]:
+    def bake_by(self, *names: str) -> Callable[[], object]:
         """A bake, to be run and run again."""
-        scorers = self._members(names)
+        scorers = [self.member(name) for name in names]
         return lambda: list(bake(self.cartridge, scorers, self.probe()))
 
-    def watching(self, names: Sequence[str]) -> list[str]:
-        """Those that read the document's own attention."""
-        members = zip(names, self._members(names), strict=True)
-        return [name for name, member in members if member.answers(WATCH)]
+    def cost_of(self, name: str) -> Cost | str:
+        """A scorer's cost, or why it cannot be had."""
+        try:
+            bake_once, seconds = self.bake_by(name), list[float]()
+            measured = lambda: seconds.extend(_timed(bake_once) for _ in range(RUNS))  # noqa: E731
+            peak, exact = extra_peak(measured)
+        except KriError as error:
+            return one_line(error)
+        return Cost(statistics.median(seconds), peak, exact)
 
-    def _members(self, names: Sequence[str]) -> list[Member]:
-        return [Member.load(self.registry, "scorer", parse_scorer(name)) for name in names]
+    def shares_of_first(self, names: Sequence[str]) -> dict[str, float]:
+        """A bake with a second scorer over one by FIRST, for each that watches; in turns."""
+        others = [it for it in names if it != FIRST and self.member(it).answers(WATCH)]
+        bakes = {FIRST: self.bake_by(FIRST)} | {it: self.bake_by(FIRST, it) for it in others}
+        taken = {name: list[float]() for name in bakes}
+        for _ in range(RUNS):
+            for name, bake_once in bakes.items():
+                taken[name].append(_timed(bake_once))
+        alone = statistics.median(taken.pop(FIRST))
+        return {name: statistics.median(runs) / alone for name, runs in taken.items()}
+
+    def removals(self) -> tuple[float, float]:
+        """Seconds of a leave-one-out sweep by masking, and by prefills of a sample, scaled."""
+        count = self.cartridge.layout.num_blocks
+        sample = [count * (2 * i + 1) // (2 * SAMPLE) for i in range(SAMPLE)]
+        masked = [_timed(lambda: self._leave_out(range(count), "mask")) for _ in range(RUNS)]
+        again = [_timed(lambda: self._leave_out(sample, "reprefill")) for _ in range(RUNS)]
+        return statistics.median(masked), statistics.median(again) * count / SAMPLE
+
+    def _leave_out(self, blocks: Sequence[int], removal: Removal) -> None:
+        probe, count = self.probe(), self.cartridge.layout.num_blocks
+        for at in range(0, len(blocks), BATCH):
+            some = list(blocks[at : at + BATCH])
+            visible = torch.ones(len(some), count, dtype=torch.bool)
+            visible[range(len(some)), some] = False
+            text = self.texts[0].token_ids
+            probe.forward(text, read=("hidden", "logits"), visible=visible, removal=removal)
 
 
 def main() -> None:
     """Print what each scorer costs, what a second one adds, and what KRI-D saves."""
+    torch.set_num_threads(1)  # a pool of threads does not outlive a fork
     rows = [row for row in Registry.discover().rows if row.slot == "scorer"]
     skipped = {row.name: row.reason for row in rows if row.state != "ok"}
     names = [WRITTEN.get(row.name, row.name) for row in rows if row.state == "ok"]
-    costs = dict[str, Cost]()
-    with TemporaryDirectory() as folder:
-        model, cartridge = resolve_model("smollm2-135m"), Path(folder, "bench.safetensors")
-        os.environ["KRI_HOME"] = folder  # for the calibration, which is the bench's own
-        num_blocks, kv_bytes = _apart(prepare, model, cartridge)
+    costs, bench = dict[str, Cost](), Bench.load()
+    with TemporaryDirectory() as home:
+        bench.calibrate(Path(home))
         for name in names:
-            cost = _apart(cost_of, model, cartridge, name)
+            cost = apart(bench.cost_of, name)
             (costs if isinstance(cost, Cost) else skipped)[name] = cost
-        shares = _apart(shares_of_first, model, cartridge, list(costs)) if FIRST in costs else {}
-        probe_tokens, masked, prefilled = _apart(removals, model, cartridge)
-    _print_costs(costs, skipped, kv_bytes)
+            print(name, cost, file=sys.stderr)
+        shares = apart(bench.shares_of_first, list(costs)) if FIRST in costs else {}
+        masked, prefilled = apart(bench.removals)
+    _print_costs(costs, skipped, bench.cartridge)
     _print_shares(shares)
-    _print_removals(num_blocks, probe_tokens, masked, prefilled)
+    _print_removals(bench, masked, prefilled)
 
 
-def _apart(work: Callable[..., Any], *arguments: object) -> Any:  # noqa: ANN401
-    """Run in a fresh process."""
-    print(f"{work.__name__} {arguments[-1]}", file=sys.stderr)
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
-        return process.submit(work, *arguments).result()
-
-
-def prepare(model: str, cartridge: Path) -> tuple[int, int]:
-    """Write the cartridge and the model's calibration; blocks and bytes of KV."""
-    loaded = load_model(model, dtype="float32", device="cpu")
-    built = build_cartridge(
-        loaded, document(), cart_id="bench", block_size=BLOCK_SIZE, max_tokens=TOKENS
-    )
-    write_cartridge(built, cartridge)
-    calibration = calibrate(loaded, document())
-    path = calibration_path(calibration.model_fingerprint)
-    path.parent.mkdir()
-    write_calibration(calibration, path)
-    return built.layout.num_blocks, built.kv.nbytes + built.tail.nbytes
-
-
-def cost_of(model: str, cartridge: Path, name: str) -> Cost | str:
-    """A scorer's cost, or why it cannot be had."""
-    try:
-        bench = Bench(model, cartridge)
-        bake_once = bench.bake_by([name])
-        bench.warm_up()
-        seconds = list[float]()
-        peak, exact = extra_peak(lambda: seconds.extend(_timed(bake_once) for _ in range(RUNS)))
-    except KriError as error:
-        return one_line(error)
-    return Cost(statistics.median(seconds), peak, exact)
-
-
-def shares_of_first(model: str, cartridge: Path, names: Sequence[str]) -> dict[str, float]:
-    """What a bake with a second scorer takes of one by FIRST, for each that watches; in turns."""
-    bench = Bench(model, cartridge)
-    seconds = [name for name in bench.watching(names) if name != FIRST]
-    bakes = {name: bench.bake_by([FIRST, name]) for name in seconds} | {
-        FIRST: bench.bake_by([FIRST])
-    }
-    bench.warm_up()
-    taken = {name: list[float]() for name in bakes}
-    for _ in range(RUNS):
-        for name, bake_once in bakes.items():
-            taken[name].append(_timed(bake_once))
-    alone = statistics.median(taken.pop(FIRST))
-    return {name: statistics.median(runs) / alone for name, runs in taken.items()}
-
-
-def removals(model: str, cartridge: Path) -> tuple[int, float, float]:
-    """Probe tokens; seconds of a leave-one-out sweep by masking, and by prefills, scaled."""
-    bench = Bench(model, cartridge)
-    num_blocks, text = bench.cartridge.layout.num_blocks, bench.texts[0].token_ids
-
-    def left_out(blocks: Sequence[int], removal: Removal) -> None:
-        probe = bench.probe()
-        for at in range(0, len(blocks), BATCH):
-            some = list(blocks[at : at + BATCH])
-            visible = torch.ones(len(some), num_blocks, dtype=torch.bool)
-            visible[range(len(some)), some] = False
-            probe.forward(text, read=("hidden", "logits"), visible=visible, removal=removal)
-
-    sample = [num_blocks * (2 * i + 1) // (2 * SAMPLE) for i in range(SAMPLE)]
-    bench.warm_up()
-    masked = [_timed(lambda: left_out(range(num_blocks), "mask")) for _ in range(RUNS)]
-    prefilled = [_timed(lambda: left_out(sample, "reprefill")) for _ in range(RUNS)]
-    scaled = statistics.median(prefilled) * num_blocks / SAMPLE
-    return len(text), statistics.median(masked), scaled
+def apart(work: Callable[..., Any], *arguments: object) -> Any:  # noqa: ANN401
+    """Run in a fork of this process: what it holds and leaves behind is its own."""
+    fork = get_context("fork")
+    ours, theirs = fork.Pipe()
+    process = fork.Process(target=lambda: theirs.send(work(*arguments)))
+    process.start()
+    theirs.close()
+    result = ours.recv()
+    process.join()
+    return result
 
 
 def extra_peak(run: Callable[[], object]) -> tuple[int, bool]:
@@ -203,16 +199,18 @@ def _timed(run: Callable[[], object]) -> float:
     return time.process_time() - start
 
 
-def _print_costs(costs: Mapping[str, Cost], skipped: Mapping[str, str], kv_bytes: int) -> None:
+def _print_costs(
+    costs: Mapping[str, Cost], skipped: Mapping[str, str], cartridge: Cartridge
+) -> None:
     print(
-        f"{platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}, "
-        f"float32, {TOKENS} tokens in blocks of {BLOCK_SIZE}, medians of {RUNS}; each scorer in a "
-        "process of its own\n"
+        f"{platform.machine()}, one thread, torch {torch.__version__}, float32, {TOKENS} tokens in "
+        f"blocks of {BLOCK_SIZE}, medians of {RUNS}; each scorer in a process of its own\n"
     )
     rows = [
         (name, f"{cost.seconds:.2f}", ("" if cost.exact else "at most ") + size(cost.peak))
         for name, cost in costs.items()
     ]
+    kv_bytes = cartridge.kv.nbytes + cartridge.tail.nbytes
     print_table(("scorer", "CPU seconds", "peak memory"), rows)
     print(f"\nIn it for all that run the model: the KV laid out for attention, {size(kv_bytes)}.")
     for name, reason in skipped.items():
@@ -228,7 +226,8 @@ def _print_shares(shares: Mapping[str, float]) -> None:
         print(f"{name:18} {share:.2f}{verdict}")
 
 
-def _print_removals(num_blocks: int, probe_tokens: int, masked: float, prefilled: float) -> None:
+def _print_removals(bench: Bench, masked: float, prefilled: float) -> None:
+    probe_tokens, num_blocks = len(bench.texts[0].token_ids), bench.cartridge.layout.num_blocks
     here = (TOKENS - BLOCK_SIZE + probe_tokens) / probe_tokens
     there = (DOCS_TOKENS + DOCS_PROBE) / DOCS_PROBE
     print(
