@@ -126,7 +126,7 @@ def _manifest(
     found: Registered, budget: int, prefix_hash: str, query_hash: str | None
 ) -> BlockManifest:
     total, meta = found.num_blocks, found.prior.meta
-    blocks = range(total)
+    blocks = list(range(total))
     if budget < total:
         scores = found.prior.scores_for(budget, total).pooled().tolist()
         blocks = sorted(blocks, key=lambda block: (-scores[block], block))[:budget]
