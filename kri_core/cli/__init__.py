@@ -20,6 +20,7 @@ from kri_core.cli.model import model
 from kri_core.cli.plugins import list_plugins
 from kri_core.cli.prior import prior
 from kri_core.cli.route import route
+from kri_core.cli.serve import config, serve
 from kri_core.cli.streams import drop, hold_streams
 from kri_core.errors import EngineError, KriError, one_line
 
@@ -46,6 +47,8 @@ for _command in (
     route,
     ask,
     demo,
+    config,
+    serve,
 ):
     cli.add_command(_command)
 

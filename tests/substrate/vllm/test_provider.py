@@ -77,7 +77,9 @@ def test_a_shorter_prefix_is_kept_whole_and_says_what_was_asked(register):
 def test_the_very_question_comes_before_the_prefix_and_a_miss_is_none(register):
     general = scored(*SCORES)
     register(general)
-    provider = register(evolve(scored(0.9, 0.1, 0.1, 0.1, 0.8), meta=meta("question")), name="asked.pt")
+    provider = register(
+        evolve(scored(0.9, 0.1, 0.1, 0.1, 0.8), meta=meta("question")), name="asked.pt"
+    )
 
     assert provider.get_manifest("prefix", "question", 2).block_indices == (0, 4)
     assert provider.get_manifest("prefix", "question", 2).query_hash == "question"
