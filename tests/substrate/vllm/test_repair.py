@@ -169,6 +169,15 @@ def test_no_other_request_is_given_repaired_rows(engine, agree):
     assert (again.tokens, again.logprobs) == (said.tokens, said.logprobs)
 
 
+def test_the_nested_forward_leaves_the_tables_of_the_step_around_it_alone(engine):
+    """A builder keeps its tables at one address, and the engine's hold the step's own."""
+    engine.ask("plain", stack=f"{ROUTED}+xa25")
+
+    own = engine.worker._repairer.forward._own_builders()
+    assert [type(builder) for builder in own] == [type(engine.builder)]
+    assert own[0] is not engine.builder
+
+
 def test_a_repair_of_nothing_is_counted_and_said(engine, said_by_vllm):
     """CASES 38."""
     before = engine.worker.counts.total.copy()
