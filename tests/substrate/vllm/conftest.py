@@ -176,7 +176,7 @@ def started(shop, extra, **options):
         "disable_log_stats": False,
         "kv_transfer_config": transfer,
     }
-    llm = LLM(model=str(shop.model_path), **settings | options)
+    llm = LLM(**{"model": str(shop.model_path)} | settings | options)
     try:
         yield Engine(shop, llm)
     finally:
