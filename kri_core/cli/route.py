@@ -20,12 +20,13 @@ from kri_core.cli.options import (
 from kri_core.cli.output import print_fields, print_json, print_table
 from kri_core.cli.probes import BATCH, probes_option, read_probes
 from kri_core.cli.progress import Progress, progress
+from kri_core.cli.replay import print_replay, replay
 
 if TYPE_CHECKING:
     from kri_core.explain import BlockReason
     from kri_core.probe import Probe
     from kri_core.substrate.hf import HfModel
-    from kri_core.types import Cartridge, Manifest
+    from kri_core.types import Cartridge, Manifest, Query
 
 
 @click.command()
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 @probes_option
 @click.option("--explain", "explained", is_flag=True, help="Every kept block: why, and its text.")
 @click.option("--html", type=FILE, help="Also write a page to look at.")
+@click.option("--replay", "trace", type=FILE, help="Route the questions of a server's trace.")
 @json_flag
 def route(
     cartridge_path: Path,
@@ -50,29 +52,32 @@ def route(
     probes: Path | None,
     explained: bool,
     html: Path | None,
+    trace: Path | None,
     as_json: bool,
 ) -> None:
     """Show which blocks a stack chooses."""
     from kri_core.artifacts import read_cartridge, read_prior
     from kri_core.cli.loading import load_model_of
-    from kri_core.cli.tokenizer import tokenizer_of
     from kri_core.explain import explain
     from kri_core.grammar import parse
     from kri_core.routing import Router
-    from kri_core.types import Query
 
+    if trace and (query is not None or explained or html):
+        raise click.UsageError(
+            "--replay has its own questions; leave out --query, --explain, --html"
+        )
     router = Router.from_config(parse(stack_text))
     texts = read_probes(probes)
     cartridge = read_cartridge(cartridge_path)
     prior = read_prior(prior_path) if prior_path else None
-    asked = None
-    if query is not None:
-        from kri_core.substrate.hf import encode_with
-
-        asked = Query(encode_with(tokenizer_of(cartridge), query))
+    asked = None if query is None else _question(cartridge, query)
     model = load_model_of(cartridge, model_name, revision, dtype, device) if model_name else None
     with progress() as report:
         probe = _probe(cartridge, model, texts, report) if model else None
+        if trace:
+            found = replay(trace, router, cartridge, prior, probe)
+            print_replay(found, None if as_json else _decoder(cartridge), as_json)
+            return
         manifest = router.route(cartridge, asked, prior, probe)
     decode = _decoder(cartridge) if explained or html else None
     reasons = explain(manifest, cartridge, decode)
@@ -82,6 +87,14 @@ def route(
         print_json(_record(manifest, reasons if explained else None))
     else:
         _print(manifest, reasons if explained else None)
+
+
+def _question(cartridge: Cartridge, text: str) -> Query:
+    from kri_core.cli.tokenizer import tokenizer_of
+    from kri_core.substrate.hf import encode_with
+    from kri_core.types import Query
+
+    return Query(encode_with(tokenizer_of(cartridge), text))
 
 
 def _probe(cartridge: Cartridge, model: HfModel, texts: Sequence[str], report: Progress) -> Probe:

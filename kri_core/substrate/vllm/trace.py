@@ -1,37 +1,51 @@
-"""A JSON line per routed request, which `kri-core route --replay` can run by another stack."""
+"""Writing the trace of a server: a line per routed request, off by default."""
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 
-from attrs import frozen
+from attrs import field, frozen
+from vllm.logger import init_logger
 
+from kri_core.errors import ConfigError
 from kri_core.substrate.vllm.orders import Plan
 from kri_core.substrate.vllm.planning import Asked
+from kri_core.substrate.vllm.traced import TracedRequest
 
-SCHEMA_VERSION = 1
+logger = init_logger("vllm.kri_core.trace")
 
 
 @frozen
 class Trace:
     """Appends to a file, line by line, so that a killed server leaves whole lines."""
 
-    path: Path
+    path: Path = field()
+
+    @path.validator
+    def _check(self, _attribute: object, path: Path) -> None:
+        """When the server starts, not when the first request is routed."""
+        try:
+            path.open("a").close()
+        except OSError as error:
+            raise ConfigError(
+                f"trace {path} cannot be written ({error.strerror}); give another file"
+            ) from error
 
     def write(self, asked: Asked, plan: Plan) -> None:
-        """The question as token ids, and what was decided; the document is the cartridge's."""
-        line = {
-            "schema_version": SCHEMA_VERSION,
-            "time": time.time(),
-            "request_id": plan.request_id,
-            "cartridge": plan.cart_id,
-            "cartridge_sha256": plan.sha256,
-            "stack": plan.stack,
-            "block_size": plan.routing_block_size,
-            "kept": list(plan.kept),
-            "question_token_ids": list(asked.prompt[plan.num_tokens :]),
-        }
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+        """A disk that fills up later costs lines, not the engine."""
+        request = TracedRequest(
+            time=time.time(),
+            request_id=plan.request_id,
+            cartridge=plan.cart_id,
+            cartridge_sha256=plan.sha256,
+            stack=plan.stack,
+            block_size=plan.routing_block_size,
+            kept=plan.kept,
+            question_token_ids=tuple(asked.prompt[plan.num_tokens :]),
+        )
+        try:
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(request.to_line())
+        except OSError as error:
+            logger.warning("request %s is not in the trace: %s", plan.request_id, error)

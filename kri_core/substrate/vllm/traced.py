@@ -1,0 +1,69 @@
+"""A server's trace: a JSON line per routed request, which another stack can be asked of."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from attrs import asdict, frozen
+
+from kri_core.artifacts.opening import naming, opened
+from kri_core.errors import ArtifactError
+
+SCHEMA_VERSION = 1
+
+
+@frozen
+class TracedRequest:
+    """What was asked and decided; the document's tokens are the cartridge's and not repeated."""
+
+    time: float  # seconds since 1970
+    request_id: str
+    cartridge: str
+    cartridge_sha256: str
+    stack: str  # canonical, scorer included
+    block_size: int
+    kept: tuple[int, ...]
+    question_token_ids: tuple[int, ...]
+    schema_version: int = SCHEMA_VERSION
+
+    def to_line(self) -> str:
+        """As it stands in the file."""
+        return json.dumps(asdict(self)) + "\n"
+
+    @classmethod
+    def of_line(cls, line: bytes) -> TracedRequest:
+        """From the file; an ArtifactError says what is wrong with the line."""
+        try:
+            held = json.loads(line)
+        except ValueError as error:
+            raise ArtifactError(f"is no JSON ({error}); give a server's trace, whole") from error
+        fields = get_type_hints(cls)
+        if not isinstance(held, dict) or held.get("schema_version") != SCHEMA_VERSION:
+            raise ArtifactError(f"is no line of a trace of version {SCHEMA_VERSION}; trace again")
+        if held.keys() != fields.keys():
+            named = ", ".join(sorted(held.keys() ^ fields.keys()))
+            raise ArtifactError(f"has a field too many or too few ({named}); trace again")
+        return cls(**{name: _checked(name, value) for name, value in held.items()})
+
+
+def _checked(name: str, value: Any) -> Any:  # noqa: ANN401 - JSON
+    """Lists of whole numbers as tuples; everything else is shown, not reckoned with."""
+    if name not in ("kept", "question_token_ids"):
+        return value
+    if not isinstance(value, list) or any(type(item) is not int or item < 0 for item in value):
+        raise ArtifactError(f"{name} is no list of whole numbers; trace again")
+    return tuple(value)
+
+
+def read_trace(path: Path) -> Iterator[TracedRequest]:
+    """Line by line, so that a long trace is not held."""
+    with naming(path), opened(path) as file:
+        for number, line in enumerate(file, 1):
+            try:
+                request = TracedRequest.of_line(line)
+            except ArtifactError as error:
+                raise ArtifactError(f"line {number} {error}") from error
+            yield request
