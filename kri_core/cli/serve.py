@@ -17,6 +17,7 @@ from kri_core.cli.serving import extra_config, routing_options, transfer_config
 def config(
     cartridges: tuple[str, ...],
     priors: tuple[str, ...],
+    overlays: tuple[str, ...],
     stack: str | None,
     budget: int | None,
     on_error: str,
@@ -24,7 +25,7 @@ def config(
     trace: Path | None,
 ) -> None:
     """Print the JSON for `vllm serve MODEL --kv-transfer-config "$(kri-core config …)"`."""
-    extra = extra_config(cartridges, priors, stack, budget, on_error, no_share, trace)
+    extra = extra_config(cartridges, priors, overlays, stack, budget, on_error, no_share, trace)
     click.echo(json.dumps(transfer_config(extra)))
 
 
@@ -39,6 +40,7 @@ def serve(
     vllm_flags: tuple[str, ...],
     cartridges: tuple[str, ...],
     priors: tuple[str, ...],
+    overlays: tuple[str, ...],
     stack: str | None,
     budget: int | None,
     on_error: str,
@@ -51,7 +53,7 @@ def serve(
     from kri_core.models import resolve_model
     from kri_core.substrate.vllm.launching import check_first, engine_flags, server_command
 
-    extra = extra_config(cartridges, priors, stack, budget, on_error, no_share, trace)
+    extra = extra_config(cartridges, priors, overlays, stack, budget, on_error, no_share, trace)
     flags = engine_flags(resolve_model(model), extra, vllm_flags)
     if cpu_kv_space is not None:
         os.environ["VLLM_CPU_KVCACHE_SPACE"] = str(cpu_kv_space)

@@ -15,7 +15,7 @@ SUFFIXES = (".safetensors", ".pt")
 
 
 def routing_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """--cartridge, --prior, --stack, --K, --on-error, --no-share and --trace."""
+    """--cartridge, --prior, --overlay, --stack, --K, --on-error, --no-share and --trace."""
     options = (
         click.option(
             "--cartridge",
@@ -31,6 +31,13 @@ def routing_options(command: Callable[..., Any]) -> Callable[..., Any]:
             multiple=True,
             metavar="ID=PATH",
             help="A prior of that cartridge; the first is the default.  [repeatable]",
+        ),
+        click.option(
+            "--overlay",
+            "overlays",
+            multiple=True,
+            metavar="ID=PATH",
+            help="Repaired KV of that cartridge, by kri-core bake-overlay.  [repeatable]",
         ),
         click.option("--stack", help="Such as 'A1R2K13'; without it all blocks are served."),
         click.option("--K", "budget", type=int, help="Pure top-K: short for --stack A0R0K<K>."),
@@ -52,6 +59,7 @@ def routing_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def extra_config(
     cartridges: Sequence[str],
     priors: Sequence[str],
+    overlays: Sequence[str],
     stack: str | None,
     budget: int | None,
     on_error: str,
@@ -62,7 +70,12 @@ def extra_config(
     from kri_core.substrate.vllm.settings import Settings
 
     extra: dict[str, object] = {"cartridges": _by_id(cartridges)}
-    routing: dict[str, object] = {"stack": stack, "K": budget, "priors": _priors(priors)}
+    routing: dict[str, object] = {
+        "stack": stack,
+        "K": budget,
+        "priors": _paths("--prior", priors),
+        "overlays": _paths("--overlay", overlays),
+    }
     if routing := {name: value for name, value in routing.items() if value not in (None, {})}:
         extra["routing"] = routing
         if stack is None and budget is None:
@@ -111,10 +124,10 @@ def _named(given: str) -> Iterable[tuple[str, Path]]:
 
 
 def _is_cartridge(path: Path) -> bool:
-    """Priors may lie beside cartridges; a damaged file is not passed over."""
-    from kri_core.artifacts import read_cartridge_header, read_prior
+    """Priors and overlays may lie beside cartridges; a damaged file is not passed over."""
+    from kri_core.artifacts import is_overlay, read_cartridge_header, read_prior
 
-    if path.suffix.lower() not in SUFFIXES:
+    if path.suffix.lower() not in SUFFIXES or is_overlay(path):
         return False
     try:
         read_cartridge_header(path)
@@ -127,11 +140,11 @@ def _is_cartridge(path: Path) -> bool:
     return True
 
 
-def _priors(given: Iterable[str]) -> dict[str, list[str]]:
+def _paths(flag: str, given: Iterable[str]) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for one in given:
         name, equals, path = one.partition("=")
         if not (equals and name and path):
-            raise ConfigError(f"--prior {one!r} is no ID=PATH; name the cartridge it is of")
+            raise ConfigError(f"{flag} {one!r} is no ID=PATH; name the cartridge it is of")
         found.setdefault(name, []).append(str(Path(path).absolute()))
     return found

@@ -1,10 +1,12 @@
 """`bake-overlay`: a file of one selection's repaired KV."""
 
+import json
 from pathlib import Path
 
 import pytest
 
 from kri_core.artifacts import read_cartridge, read_overlay
+from kri_core.substrate.vllm.settings import Settings
 
 STACK = "A1R2K4+xa25"
 PRIOR = "priors/doc_kri-d.pt"
@@ -55,3 +57,27 @@ def test_what_has_no_overlay_is_refused_before_the_work(bake, tmp_path):
         assert said in done.err
     assert bake(out=tmp_path / "o.txt").code == 4
     assert not list(tmp_path.glob("o.*"))
+
+
+def settings(done):
+    """What `config` printed, as a server reads it."""
+    assert done.code == 0, done.err
+    return Settings.parse(json.loads(done.out)["kv_connector_extra_config"])
+
+
+def test_a_server_is_given_overlays_by_cartridge(kri, here):
+    given = ("--cartridge", "doc=doc.safetensors", "--overlay", "doc=a.pt", "--overlay", "doc=b.pt")
+    (entry,) = settings(kri("config", *given, "--stack", STACK)).cartridges
+    assert entry.overlays == (here / "a.pt", here / "b.pt")
+
+    done = kri("config", *given[:2], "--overlay", "a.pt")
+    assert done.code == 2
+    assert "--overlay 'a.pt' is no ID=PATH; name the cartridge it is of" in done.err
+
+
+def test_an_overlay_beside_cartridges_is_not_one_of_them(bake, kri, tmp_path):
+    bake()
+    (tmp_path / "doc.safetensors").write_bytes(Path("doc.safetensors").read_bytes())
+
+    found = settings(kri("config", "--cartridge", tmp_path)).cartridges
+    assert [entry.cart_id for entry in found] == ["doc"]
