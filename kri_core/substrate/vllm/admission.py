@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attrs import define, field
+from prometheus_client import Counter
 from vllm.logger import init_logger
 
 from kri_core.errors import ArtifactError, KriError, one_line
@@ -34,6 +35,7 @@ from kri_core.substrate.vllm.planning import Asked, Planner
 from kri_core.substrate.vllm.plugin import CONNECTOR
 from kri_core.substrate.vllm.prompts import CHAT, COMPLETIONS, token_ids
 from kri_core.substrate.vllm.repair_checks import why_no_repair
+from kri_core.substrate.vllm.scheduling import REASONS
 from kri_core.substrate.vllm.settings import Settings
 from kri_core.substrate.vllm.shelf import Shelf
 
@@ -41,6 +43,9 @@ logger = init_logger("vllm.kri_core.admission")
 
 BODY_LIMIT = 32 << 20  # bytes; a longer body is passed on as it comes, for the engine to judge
 PARAMS = "kv_transfer_params"
+REFUSED = Counter(
+    "vllm:kri_refused_at_the_door", "Requests refused before they reach the engine", ["reason"]
+)
 
 
 @define(eq=False)
@@ -157,6 +162,7 @@ def _response(error: KriError, headers: Headers) -> Response:
     damaged = isinstance(error, ArtifactError)
     status, kind = (503, "ServiceUnavailableError") if damaged else (400, "BadRequestError")
     line = str(error).partition("\n")[0]  # a stack's error shows the stack with a caret below
+    REFUSED.labels(REASONS.get(type(error).__name__, "other")).inc()
     logger.info("refused: %s", line)
     said = {"error": {"message": line, "type": kind, "param": PARAMS, "code": status}}
     return json_response(status, said, headers)

@@ -307,23 +307,30 @@ def test_the_trace_has_a_line_per_routed_request(server, complete):
     assert bytes(last["question_token_ids"]) != b""
 
 
-def test_metrics_count_what_was_routed(server, complete):
-    def count():
-        with urllib.request.urlopen(f"{server.url}/metrics", timeout=60) as answered:
-            found = re.findall(
-                r"^vllm:kri_routed_requests_total\{.*\} (\S+)$", answered.read().decode(), re.M
-            )
-        return sum(map(float, found))
+def metric(server, name):
+    """The sum of a counter over its labels; 0.0 of one that is not there yet."""
+    with urllib.request.urlopen(f"{server.url}/metrics", timeout=60) as answered:
+        page = answered.read().decode()
+    return sum(map(float, re.findall(rf"^vllm:kri_{name}_total\{{.*\}} (\S+)$", page, re.M)))
 
+
+def test_metrics_count_what_was_routed(server, complete):
+    before = metric(server, "routed_requests")
     complete(DOCUMENT + QUESTION)
     until = time.monotonic() + 20
-    before = count()
-    complete(DOCUMENT + QUESTION)
-    while count() <= before and time.monotonic() < until:
-        time.sleep(1)  # vLLM collects statistics with the next step
-        complete("Hello there")
+    while metric(server, "routed_requests") <= before and time.monotonic() < until:
+        complete("Hello there")  # vLLM collects statistics with the next step
 
-    assert count() > before
+    assert metric(server, "routed_requests") > before
+    assert metric(server, "rows_loaded") > 0
+
+
+def test_metrics_count_what_never_reached_the_engine(server, complete):
+    before = metric(server, "refused_at_the_door")
+
+    refused(complete, "Hello there", {"cartridge_id": "nowhere"})
+
+    assert metric(server, "refused_at_the_door") == before + 1
 
 
 def test_the_process_that_was_started_is_vllm_itself(server):
