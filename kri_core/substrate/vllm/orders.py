@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 
-from attrs import evolve, frozen
+from attrs import asdict, evolve, frozen
 
 from kri_core.types import Manifest
 
@@ -98,8 +98,13 @@ class Repaired:
     """What the repairs of one request came to."""
 
     request_id: str
-    tokens: int  # made afresh
+    tokens: int  # made afresh, by any of the repairs
     kept_tokens: int
-    deviation_mean: float
+    deviation_mean: float  # these three of the first repair: of the cartridge's own KV
     deviation_max: float
     share_captured: float
+
+    @property
+    def said(self) -> dict[str, object]:
+        """What the request's response says of it."""
+        return {name: value for name, value in asdict(self).items() if name != "request_id"}

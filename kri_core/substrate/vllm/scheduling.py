@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from attrs import asdict, define, field, frozen
+from attrs import define, field, frozen
 from vllm.logger import init_logger
 
 from kri_core.errors import KriError, PluginError, one_line
@@ -136,7 +136,7 @@ class Dispatcher:
             "rows_loaded": placement.loaded if placement else 0,
             "rows_resident": placement.resident if placement else 0,
             "overlay": plan.overlay,
-            "repair": None if repaired is None else asdict(repaired),
+            "repair": None if repaired is None else repaired.said,
         }
 
     @property

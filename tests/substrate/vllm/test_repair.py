@@ -111,6 +111,7 @@ def test_every_repair_in_a_mixed_batch_is_that_of_the_hf_substrate(engine, shop,
         union = {token for repair in done for token in repair.report.refreshed}
         assert one.kri["repair"]["tokens"] == len(union)
         assert count in (len(union), None)
+        assert "request_id" not in one.kri["repair"]
         assert one.kri["repair"]["kept_tokens"] == 72
         mean = done[0].report.deviation_mean
         assert one.kri["repair"]["deviation_mean"] == pytest.approx(mean, rel=1e-4)
