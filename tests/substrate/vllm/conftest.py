@@ -184,7 +184,7 @@ def started(shop, extra, **options):
         cleanup_dist_env_and_memory()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def start(shop, extra):
     """`started` for a test's own configuration."""
 
