@@ -125,6 +125,7 @@ class Bench:
         others = [it for it in names if it != FIRST and self.member(it).answers(WATCH)]
         bakes = {FIRST: self.bake_by(FIRST)} | {it: self.bake_by(FIRST, it) for it in others}
         taken = {name: list[float]() for name in bakes}
+        self.warm_up()
         for _ in range(RUNS):
             for name, bake_once in bakes.items():
                 taken[name].append(_timed(bake_once))
@@ -135,6 +136,7 @@ class Bench:
         """Seconds of a leave-one-out sweep by masking, and by prefills of a sample, scaled."""
         count = self.cartridge.layout.num_blocks
         sample = [count * (2 * i + 1) // (2 * SAMPLE) for i in range(SAMPLE)]
+        self.warm_up()
         masked = [_timed(lambda: self._leave_out(range(count), "mask")) for _ in range(RUNS)]
         again = [_timed(lambda: self._leave_out(sample, "reprefill")) for _ in range(RUNS)]
         return statistics.median(masked), statistics.median(again) * count / SAMPLE
