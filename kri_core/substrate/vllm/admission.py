@@ -30,8 +30,9 @@ from kri_core.substrate.vllm.asgi import (
     read,
     replay,
 )
+from kri_core.substrate.vllm.asked import Asked
 from kri_core.substrate.vllm.model_identity import token_text
-from kri_core.substrate.vllm.planning import Asked, Planner
+from kri_core.substrate.vllm.planning import Planner
 from kri_core.substrate.vllm.plugin import CONNECTOR
 from kri_core.substrate.vllm.prompts import CHAT, COMPLETIONS, token_ids
 from kri_core.substrate.vllm.repair_checks import why_no_repair

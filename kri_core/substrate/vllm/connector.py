@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, cast
 
-from attrs import frozen
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorBase_V1,
     KVConnectorMetadata,
@@ -15,23 +14,15 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 )
 
 from kri_core.errors import EngineError
-from kri_core.substrate.vllm.orders import Orders
+from kri_core.substrate.vllm.asked import Asked
 from kri_core.substrate.vllm.placement import RoutedManager
-from kri_core.substrate.vllm.planning import Asked
-from kri_core.substrate.vllm.reporting import WorkerReport
+from kri_core.substrate.vllm.reporting import OrdersMetadata, WorkerReport
 from kri_core.substrate.vllm.scheduling import REFUSED_TOKENS, Dispatcher
 from kri_core.substrate.vllm.settings import Settings
 from kri_core.substrate.vllm.starting import dispatcher_of, worker_of
 from kri_core.substrate.vllm.stats import RoutingMetrics, RoutingStats
 from kri_core.substrate.vllm.support import check_engine, check_layers
 from kri_core.substrate.vllm.working import Worker
-
-
-@frozen
-class OrdersMetadata(KVConnectorMetadata):
-    """A step's orders, as they travel to the worker."""
-
-    orders: Orders
 
 
 class CartridgeConnector(KVConnectorBase_V1, SupportsHMA):
@@ -45,7 +36,7 @@ class CartridgeConnector(KVConnectorBase_V1, SupportsHMA):
         self._dispatcher: Dispatcher | None = None
         self._worker: Worker | None = None
         if role is KVConnectorRole.SCHEDULER:
-            self._dispatcher = dispatcher_of(settings, vllm_config, kv_cache_config)
+            self._dispatcher = dispatcher_of(settings, vllm_config)
         else:
             self._worker = worker_of(settings, vllm_config)
 
@@ -81,7 +72,7 @@ class CartridgeConnector(KVConnectorBase_V1, SupportsHMA):
 
     def on_new_request(self, request: Any) -> None:  # noqa: ANN401
         """Plan it; a routed one gets a name of its own, under which no dense prefix is found."""
-        asked = asked_by(request)
+        asked = Asked.by(request)
         plan = self.dispatcher.arrive(asked)
         refused = self.dispatcher.is_refused(asked.request_id)
         if refused:  # else vLLM would not wait for KV that is to fail, and serve it dense
@@ -207,20 +198,3 @@ class CartridgeConnector(KVConnectorBase_V1, SupportsHMA):
     def build_prom_metrics(cls, *args: Any) -> RoutingMetrics:  # noqa: ANN401
         """Their Prometheus counters."""
         return RoutingMetrics(*args)
-
-
-def asked_by(request: Any) -> Asked:  # noqa: ANN401
-    """What a vLLM request says that matters for routing."""
-    return Asked(
-        request_id=request.request_id,
-        prompt=request.prompt_token_ids or (),
-        params=request.kv_transfer_params,
-        cache_salt=request.cache_salt,
-        has_adapter=request.lora_request is not None,
-        reads_whole_prompt=bool(request.skip_reading_prefix_cache) or _wants_prompt(request),
-    )
-
-
-def _wants_prompt(request: Any) -> bool:  # noqa: ANN401
-    sampling = request.sampling_params
-    return sampling is not None and sampling.prompt_logprobs is not None

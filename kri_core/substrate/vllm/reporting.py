@@ -1,11 +1,21 @@
-"""What the worker tells the scheduler's process after a step."""
+"""What travels with each step: orders to the worker's process, and its report back."""
 
 from __future__ import annotations
 
 from attrs import frozen
-from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorWorkerMetadata
+from vllm.distributed.kv_transfer.kv_connector.v1.base import (
+    KVConnectorMetadata,
+    KVConnectorWorkerMetadata,
+)
 
-from kri_core.substrate.vllm.orders import Repaired
+from kri_core.substrate.vllm.orders import Orders, Repaired
+
+
+@frozen
+class OrdersMetadata(KVConnectorMetadata):
+    """A step's orders."""
+
+    orders: Orders
 
 
 @frozen

@@ -8,8 +8,9 @@ from attrs import define, field, frozen
 from vllm.logger import init_logger
 
 from kri_core.errors import KriError, PluginError, one_line
+from kri_core.substrate.vllm.asked import Asked
 from kri_core.substrate.vllm.orders import LoadOrder, Orders, Plan, Refusal, Repaired, Row
-from kri_core.substrate.vllm.planning import Asked, Planner
+from kri_core.substrate.vllm.planning import Planner
 from kri_core.substrate.vllm.stats import Counts
 from kri_core.substrate.vllm.trace import Trace
 

@@ -23,7 +23,7 @@ from kri_core.substrate.vllm.working import Worker
 from kri_core.types import Cartridge
 
 
-def dispatcher_of(settings: Settings, vllm_config: Any, kv_cache_config: Any) -> Dispatcher:  # noqa: ANN401
+def dispatcher_of(settings: Settings, vllm_config: Any) -> Dispatcher:  # noqa: ANN401
     """The scheduler's side; refuses a cartridge the served model did not make."""
     block_size = vllm_config.cache_config.block_size
     model = vllm_config.model_config
@@ -39,7 +39,7 @@ def dispatcher_of(settings: Settings, vllm_config: Any, kv_cache_config: Any) ->
         probe_of=LayerZero(model, vllm_config.load_config).probe,
         cannot_repair=why_no_repair(vllm_config),
     )
-    planner.overlays.check(shelf.get, block_size)
+    planner.check_offers()
     trace = None if settings.trace is None else Trace(settings.trace)
     return Dispatcher(planner, trace)
 

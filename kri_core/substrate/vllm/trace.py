@@ -9,8 +9,8 @@ from attrs import field, frozen
 from vllm.logger import init_logger
 
 from kri_core.errors import ConfigError
+from kri_core.substrate.vllm.asked import Asked
 from kri_core.substrate.vllm.orders import Plan
-from kri_core.substrate.vllm.planning import Asked
 from kri_core.substrate.vllm.traced import TracedRequest
 
 logger = init_logger("vllm.kri_core.trace")

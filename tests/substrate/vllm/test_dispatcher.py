@@ -8,8 +8,9 @@ import pytest
 
 pytest.importorskip("vllm", reason="vLLM is not installed here (see docs/serving.md)")
 
+from kri_core.substrate.vllm.asked import Asked
 from kri_core.substrate.vllm.orders import Row
-from kri_core.substrate.vllm.planning import Asked, Planner
+from kri_core.substrate.vllm.planning import Planner
 from kri_core.substrate.vllm.scheduling import Dispatcher
 from kri_core.substrate.vllm.settings import Settings
 from kri_core.substrate.vllm.shelf import Shelf

@@ -197,7 +197,7 @@ def start(served, cartridge, folder=None, **options):
     path = served.root / "doc.safetensors"
     write_cartridge(cartridge, path)
     settings = Settings.parse({"cartridges": {"doc": str(path)}})
-    return dispatcher_of(settings, vllm_config(folder or served.folder, **options), None)
+    return dispatcher_of(settings, vllm_config(folder or served.folder, **options))
 
 
 def test_a_cartridge_of_the_served_model_starts(served):

@@ -9,9 +9,10 @@ from kri_core.artifacts import seal_overlay, write_cartridge, write_overlay
 from kri_core.errors import ArtifactError, ConfigError
 from kri_core.grammar import parse
 from kri_core.routing import Router
+from kri_core.substrate.vllm.asked import Asked
 from kri_core.substrate.vllm.orders import Plan
 from kri_core.substrate.vllm.overlays import Overlays
-from kri_core.substrate.vllm.planning import Asked, Planner
+from kri_core.substrate.vllm.planning import Planner
 from kri_core.substrate.vllm.settings import CartridgeEntry, Settings
 from kri_core.substrate.vllm.shelf import Shelf
 

@@ -11,7 +11,9 @@ from attrs import evolve
 
 from kri_core.artifacts import write_cartridge
 from kri_core.errors import ArtifactError, ConfigError, PluginError
-from kri_core.substrate.vllm.planning import Asked, Planner, content_hash
+from kri_core.substrate.vllm.asked import Asked
+from kri_core.substrate.vllm.planning import Planner
+from kri_core.substrate.vllm.rows import content_hash
 from kri_core.substrate.vllm.settings import Settings
 from kri_core.substrate.vllm.shelf import Shelf
 
@@ -178,6 +180,7 @@ def test_a_prompt_is_hashed_once_however_many_cartridges_there_are(extra, shop, 
         ),
         ({"cartridge_id": 3}, "cartridge_id 3 is not here"),
         ({"stack": 3}, "stack is 3; give a text, such as A1R2K13"),
+        ({"enabled": "no"}, "enabled is 'no'; give true or false"),
         (
             {"prior": "/etc/passwd"},
             "prior '/etc/passwd' is not one of cartridge 'plain', which has plain_up, plain_down",
@@ -317,3 +320,19 @@ def test_an_imported_cartridge_takes_its_tokens_from_its_manifest(tmp_path):
     plan = planner_of({"cartridges": [row]}).plan(Asked("r", [*range(20), 3]))
 
     assert (plan.cart_id, plan.rows, plan.num_tokens) == ("c", (0, 1), 20)
+
+
+def test_a_server_whose_stack_is_not_installed_does_not_start(extra):
+    """A refused start where the configuration is at fault."""
+    planner = planner_of(extra | {"routing": {"stack": "A1R1K2(no-such-scorer)"}})
+
+    with pytest.raises(PluginError, match="no scorer is called 'no-such-scorer'"):
+        planner.check_offers()
+
+
+def test_a_server_whose_prior_is_another_cartridge_s_does_not_start(extra, shop):
+    routing = {"stack": "A1R1K2", "priors": {"plain": str(shop.priors["short"][0])}}
+
+    with pytest.raises(ArtifactError, match="the prior was not baked for cartridge 'plain'"):
+        planner_of(extra | {"routing": routing}).check_offers()
+    planner_of(extra).check_offers()

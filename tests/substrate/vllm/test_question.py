@@ -17,7 +17,7 @@ from kri_core.registry import Registry
 from kri_core.routing import Router
 from kri_core.stack import Member
 from kri_core.substrate.hf import HfProbe, calibrate, encode_with
-from kri_core.substrate.vllm.planning import Asked
+from kri_core.substrate.vllm.asked import Asked
 from kri_core.types import Query
 
 pytest.importorskip("vllm", reason="vLLM is not installed here (see docs/serving.md)")
