@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import get_args
 
 import torch
 from attrs import Factory, fields, frozen
 from torch import Tensor, nn
 
-from kri_core.probe import Reading, Readout
+from kri_core.errors import PluginError
+from kri_core.probe import Reading, Readout, Removal
 from kri_core.substrate.hf.attention import PrefixAttention
 from kri_core.substrate.hf.interface import AttentionCall, attending
 from kri_core.substrate.hf.model import HfModel
@@ -106,3 +108,33 @@ def stacked(readouts: Sequence[Readout]) -> Readout:
     names = [field.name for field in fields(Readout)]
     parts = {name: [getattr(readout, name) for readout in readouts] for name in names}
     return Readout(**{name: torch.cat(rows) for name, rows in parts.items() if rows[0] is not None})
+
+
+def checked_rows(
+    total: int,
+    token_ids: Sequence[int],
+    read: Sequence[Reading],
+    visible: Tensor | None,
+    removal: Removal,
+    last: int | None,
+) -> Tensor:
+    """Refuse what a scorer cannot mean; give the visible blocks of every row, [row, block]."""
+    if not token_ids:
+        raise PluginError("probe.forward needs at least one token")
+    if last is not None and last < 1:
+        raise PluginError(f"last must be at least 1 token; got {last}")
+    if unknown := set(read) - set(get_args(Reading)):
+        raise PluginError(
+            f"probe.forward cannot read {', '.join(sorted(unknown))}; "
+            f"it reads {', '.join(get_args(Reading))}"
+        )
+    if removal not in get_args(Removal):
+        raise PluginError(f"removal {removal!r} is not known; give mask or reprefill")
+    if visible is None:
+        return torch.ones(1, total, dtype=torch.bool)
+    if visible.dtype != torch.bool or visible.ndim != 2 or visible.shape[1] != total:
+        raise PluginError(
+            f"visible must be bool [row, block] of {total} blocks; "
+            f"got {visible.dtype} {list(visible.shape)}"
+        )
+    return visible

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
-from typing import get_args
 
 import torch
 from attrs import Factory, frozen
@@ -18,7 +17,7 @@ from kri_core.rope import Rope
 from kri_core.substrate.hf.attention import PrefixAttention
 from kri_core.substrate.hf.build import layers_of, prefill
 from kri_core.substrate.hf.chat import encode
-from kri_core.substrate.hf.forward import run_rows, stacked
+from kri_core.substrate.hf.forward import checked_rows, run_rows, stacked
 from kri_core.substrate.hf.gradients import loss_gradients
 from kri_core.substrate.hf.interface import AttentionCall, attending
 from kri_core.substrate.hf.journal import Journal, MemoryJournal
@@ -79,7 +78,9 @@ class HfProbe:
         last: int | None = None,
     ) -> Readout:
         """As the protocol says."""
-        shown = self._checked(token_ids, read, visible, removal, last)
+        shown = checked_rows(
+            self.cartridge.layout.num_blocks, token_ids, read, visible, removal, last
+        )
         keep = min(last or len(token_ids), len(token_ids))
         run = partial(run_rows, token_ids=token_ids, first=self._end, read=read, keep=keep)
         if removal == "mask":
@@ -171,36 +172,6 @@ class HfProbe:
                 "a scorer that only reads probe texts, with removal=mask"
             )
         return self.cartridge.token_ids
-
-    def _checked(
-        self,
-        token_ids: Sequence[int],
-        read: Sequence[Reading],
-        visible: Tensor | None,
-        removal: Removal,
-        last: int | None,
-    ) -> Tensor:
-        """Refuse what a scorer cannot mean; give the visible blocks of every row."""
-        total = self.cartridge.layout.num_blocks
-        if not token_ids:
-            raise PluginError("probe.forward needs at least one token")
-        if last is not None and last < 1:
-            raise PluginError(f"last must be at least 1 token; got {last}")
-        if unknown := set(read) - set(get_args(Reading)):
-            raise PluginError(
-                f"probe.forward cannot read {', '.join(sorted(unknown))}; "
-                f"it reads {', '.join(get_args(Reading))}"
-            )
-        if removal not in get_args(Removal):
-            raise PluginError(f"removal {removal!r} is not known; give mask or reprefill")
-        if visible is None:
-            return torch.ones(1, total, dtype=torch.bool)
-        if visible.dtype != torch.bool or visible.ndim != 2 or visible.shape[1] != total:
-            raise PluginError(
-                f"visible must be bool [row, block] of {total} blocks; "
-                f"got {visible.dtype} {list(visible.shape)}"
-            )
-        return visible
 
 
 def _show(
