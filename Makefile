@@ -15,7 +15,7 @@ SERVED := $(filter-out plugins/kvpress/,$(dir $(PLUGINS)))
 export OMP_WAIT_POLICY ?= passive
 
 .DEFAULT_GOAL := help
-.PHONY: help install model demo test test-vllm check docs bake-bench
+.PHONY: help install model demo test test-vllm check docs bake-bench bench-serve
 
 help: ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -65,3 +65,6 @@ docs: $(INSTALLED) ## Write docs/algorithms.md from the installed plugins.
 bake-bench: export OMP_NUM_THREADS ?= 1
 bake-bench: model ## Seconds and memory per scorer; KRI-D against one prefill per block (a quarter of an hour).
 	$(BIN)/python benchmarks/bake_bench.py
+
+bench-serve: model $(SERVING)/installed ## Routed against dense requests in a real vLLM (a quarter of an hour).
+	$(SERVING)/bin/python benchmarks/serve_bench.py
