@@ -18,7 +18,11 @@ from kri_core.substrate.vllm.asked import Asked, asked_cartridge
 from kri_core.substrate.vllm.orders import Plan
 from kri_core.substrate.vllm.overlays import Overlays
 from kri_core.substrate.vllm.priors import Priors
-from kri_core.substrate.vllm.question_source import LAYER_ZERO, check_source
+from kri_core.substrate.vllm.question_source import (
+    LAYER_ZERO,
+    check_source,
+    routes_at_once,
+)
 from kri_core.substrate.vllm.reblocking import (
     reblocked_cartridge,
     reblocked_prior,
@@ -72,13 +76,18 @@ class Planner:
         self.overlays.check(self.shelf.get, self.block_size)
 
     def check(self, asked: Asked) -> None:
-        """Raise what is wrong with a request that shows before any block is chosen."""
+        """Raise what `plan` would, as far as that costs little."""
         cartridge = asked_cartridge(asked, self.shelf, self.text_of)
-        if cartridge is not None:
-            router = self._asked_router(asked)
-            if not self.overlays.may_serve(cartridge, router):
-                check_repairs(router, cartridge, self.cannot_repair)
-            check_source(router, cartridge, self._asked_prior(asked, cartridge, router))
+        if cartridge is None:
+            return
+        router = self._asked_router(asked)
+        if not self.overlays.may_serve(cartridge, router):
+            check_repairs(router, cartridge, self.cannot_repair)
+        prior = self._asked_prior(asked, cartridge, router)
+        check_source(router, cartridge, prior)
+        if routes_at_once(router, cartridge, prior):
+            size = routing_block_size(cartridge, self.block_size)
+            self._route(asked, cartridge, router, size, None)
 
     def plan(self, asked: Asked) -> Plan | None:
         """None: the request is no cartridge's, or does not want one, and is served dense."""

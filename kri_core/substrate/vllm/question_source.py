@@ -8,7 +8,7 @@ from kri_core.config import PluginRef
 from kri_core.errors import ConfigError
 from kri_core.prior import Prior
 from kri_core.routing import Router
-from kri_core.scoring import SCORE_QUERY, scorer_of
+from kri_core.scoring import SCORE_QUERY, needs_probe, scorer_of
 from kri_core.types import Cartridge
 
 LAYER_ZERO = "layer0"  # as the scorers of questions name it in their parameter `source`
@@ -30,3 +30,13 @@ def check_source(router: Router, cartridge: Cartridge, prior: Prior | None) -> N
             "server chooses blocks before any is there; write "
             f"{evolve(router.stack.config, scorer=better)}"
         )
+
+
+def routes_at_once(router: Router, cartridge: Cartridge, prior: Prior | None) -> bool:
+    """Whether routing asks for no queries and reads no KV, or fails before it does."""
+    if not router.asks_scores(cartridge):
+        return True
+    scorer, _ = scorer_of(router.stack, router.registry, cartridge, prior)
+    if scorer is None:
+        return True
+    return needs_probe(scorer) if prior is None else not scorer.answers(SCORE_QUERY)

@@ -32,12 +32,17 @@ from kri_core.substrate.vllm.plugin import CONNECTOR
 
 logger = init_logger("vllm.kri_core.self_check")
 
-TEXT = "Every pump is checked before it is served, and what the check finds is written down. "
+TEXT = (  # says nothing twice, so that a block too many or too few shows
+    "Every pump is checked before it is served. The red one stands in the cellar and was bought in "
+    "Prague; the blue one, twice as heavy, came from a mill that burned down in 1911. Nobody knows "
+    "who painted the third, but its valve opens at nine bar and its oil is changed on Mondays. "
+)
 TAIL, QUESTION, STEPS = 4, 8, 8  # tokens
 BLOCK_SIZE = 128  # where no flag gives one: a multiple of every back end's own
 ROUTED, KEPT = "A0R1K0", (1,)
-# Of log-probabilities. Measured in float32: 1e-5; the others round KV to 11 and 8 bits.
-TOLERANCE = {torch.float32: 1e-3, torch.float16: 5e-2, torch.bfloat16: 3e-1}
+# Of log-probabilities. SmolLM2-135M on a CPU differs by 1e-5 in float32 and 8e-2 in bfloat16; one
+# block too many or too few moves its first token by 0.5 and more.
+TOLERANCE = {torch.float32: 1e-3, torch.float16: 3e-2, torch.bfloat16: 2.5e-1}
 TOP = 5  # tokens of each step whose log-probabilities are looked at
 
 Chosen = Sequence[tuple[int, float]]  # tokens and their log-probabilities
@@ -92,12 +97,12 @@ def check(llm: Any, case: Case) -> None:  # noqa: ANN401
 
 
 def disagreement(reference: Chosen, steps: Steps, tolerance: float) -> str | None:
-    """What differs first; greedy tokens may part only where they are as likely as each other."""
+    """What differs first; greedy tokens may part only where each may be as likely as the other."""
     if len(steps) < len(reference):
         return f"{len(steps)} of {len(reference)} tokens came (the engine's log says why)"
     for number, ((token, wanted), step) in enumerate(zip(reference, steps, strict=False)):
         best = next(iter(step))
-        if token != best and step.get(token, -torch.inf) < step[best] - tolerance:
+        if token != best and step.get(token, -torch.inf) < step[best] - 2 * tolerance:
             return f"token {number} is {best}, it should be {token}"
         if abs(step[token] - wanted) > tolerance:
             return (

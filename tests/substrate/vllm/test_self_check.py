@@ -88,6 +88,8 @@ REFERENCE = [(7, -0.5), (8, -0.7)]
         ([{7: -0.5}], "1 of 2 tokens came"),
         # As likely as each other: greedy answers may part here, and then read different texts.
         ([{6: -0.45, 7: -0.5}, {3: -4.0}], None),
+        ([{6: -0.41, 7: -0.59}, {3: -4.0}], None),  # each may be off by the tolerance
+        ([{6: -0.38, 7: -0.59}, {3: -4.0}], "token 0 is 6, it should be 7"),
         ([{6: -0.65, 7: -0.7}, {3: -4.0}], "token 0 has log-probability -0.7000, it should have"),
     ],
 )
