@@ -5,27 +5,17 @@ from __future__ import annotations
 import json
 import os
 import sys
-from pathlib import Path
+from collections.abc import Mapping
 
 import click
 
-from kri_core.cli.serving import extra_config, routing_options, transfer_config
+from kri_core.cli.serving import routing_options, transfer_config
 
 
 @click.command()
 @routing_options
-def config(
-    cartridges: tuple[str, ...],
-    priors: tuple[str, ...],
-    overlays: tuple[str, ...],
-    stack: str | None,
-    budget: int | None,
-    on_error: str,
-    no_share: bool,
-    trace: Path | None,
-) -> None:
+def config(extra: Mapping[str, object]) -> None:
     """Print the JSON for `vllm serve MODEL --kv-transfer-config "$(kri-core config …)"`."""
-    extra = extra_config(cartridges, priors, overlays, stack, budget, on_error, no_share, trace)
     click.echo(json.dumps(transfer_config(extra)))
 
 
@@ -38,14 +28,7 @@ def config(
 def serve(
     model: str,
     vllm_flags: tuple[str, ...],
-    cartridges: tuple[str, ...],
-    priors: tuple[str, ...],
-    overlays: tuple[str, ...],
-    stack: str | None,
-    budget: int | None,
-    on_error: str,
-    no_share: bool,
-    trace: Path | None,
+    extra: Mapping[str, object],
     self_check: bool,
     cpu_kv_space: int | None,
 ) -> None:
@@ -53,7 +36,6 @@ def serve(
     from kri_core.models import resolve_model
     from kri_core.substrate.vllm.launching import check_first, engine_flags, server_command
 
-    extra = extra_config(cartridges, priors, overlays, stack, budget, on_error, no_share, trace)
     flags = engine_flags(resolve_model(model), extra, vllm_flags)
     if cpu_kv_space is not None:
         os.environ["VLLM_CPU_KVCACHE_SPACE"] = str(cpu_kv_space)

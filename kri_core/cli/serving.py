@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ SUFFIXES = (".safetensors", ".pt")
 
 
 def routing_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """--cartridge, --prior, --overlay, --stack, --K, --on-error, --no-share and --trace."""
+    """All there is to say of routing; the command takes it as `extra`, checked."""
     options = (
         click.option(
             "--cartridge",
@@ -51,9 +52,26 @@ def routing_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--no-share", is_flag=True, help="No cartridge block serves two requests."),
         click.option("--trace", type=FILE, help="Write a JSON line per routed request."),
     )
+
+    @wraps(command)
+    def configured(
+        cartridges: tuple[str, ...],
+        priors: tuple[str, ...],
+        overlays: tuple[str, ...],
+        stack: str | None,
+        budget: int | None,
+        on_error: str,
+        no_share: bool,
+        trace: Path | None,
+        **others: Any,  # noqa: ANN401 - the command's own
+    ) -> Any:  # noqa: ANN401
+        found = extra_config(cartridges, priors, overlays, stack, budget, on_error, no_share, trace)
+        return command(extra=found, **others)
+
+    decorated: Callable[..., Any] = configured
     for option in reversed(options):
-        command = option(command)
-    return command
+        decorated = option(decorated)
+    return decorated
 
 
 def extra_config(

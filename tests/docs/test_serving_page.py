@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from kri_core.substrate.vllm.planning import PARAMS
+from kri_core.substrate.vllm.asked import PARAMS
 from kri_core.substrate.vllm.settings import CartridgeEntry, Settings
 
 
