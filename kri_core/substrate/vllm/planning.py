@@ -68,11 +68,12 @@ class Planner:
 
     def check_offers(self) -> None:
         """Refuse a server whose stack, priors or overlays could never be served."""
-        self._router(self.settings.stack)
+        router = self._router(self.settings.stack)
         for entry in self.settings.cartridges:
             cartridge = self.shelf.get(entry.cart_id)
             for path in entry.priors:
                 self._priors.read(path).check_belongs(cartridge)
+            check_source(router, cartridge, None)
         self.overlays.check(self.shelf.get, self.block_size)
 
     def check(self, asked: Asked) -> None:

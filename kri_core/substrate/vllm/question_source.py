@@ -6,9 +6,11 @@ from attrs import evolve
 
 from kri_core.config import PluginRef
 from kri_core.errors import ConfigError
+from kri_core.params import make_params
 from kri_core.prior import Prior
 from kri_core.routing import Router
 from kri_core.scoring import SCORE_QUERY, needs_probe, scorer_of
+from kri_core.stack import Member
 from kri_core.types import Cartridge
 
 LAYER_ZERO = "layer0"  # as the scorers of questions name it in their parameter `source`
@@ -23,13 +25,21 @@ def check_source(router: Router, cartridge: Cartridge, prior: Prior | None) -> N
         return
     source = getattr(scorer.params, "source", LAYER_ZERO)
     if source != LAYER_ZERO:
-        params = dict(scorer.ref.params) | {"source": LAYER_ZERO}
-        better = PluginRef(scorer.ref.name, params, scorer.ref.dist)
         raise ConfigError(
             f"{scorer.ref} reads the question over blocks of the document (source={source}), and a "
             "server chooses blocks before any is there; write "
-            f"{evolve(router.stack.config, scorer=better)}"
+            f"{evolve(router.stack.config, scorer=_better(scorer))}"
         )
+
+
+def _better(scorer: Member) -> PluginRef:
+    """The same scorer by layer 0, or kri-q for one of other layers."""
+    params = dict(scorer.ref.params) | {"source": LAYER_ZERO}
+    try:
+        make_params(scorer.plugin.params_class, params, scorer.ref.name)
+    except ConfigError:
+        return PluginRef("kri-q", {"source": LAYER_ZERO})
+    return evolve(scorer.ref, params=params)
 
 
 def routes_at_once(router: Router, cartridge: Cartridge, prior: Prior | None) -> bool:

@@ -336,3 +336,15 @@ def test_a_server_whose_prior_is_another_cartridge_s_does_not_start(extra, shop)
     with pytest.raises(ArtifactError, match="the prior was not baked for cartridge 'plain'"):
         planner_of(extra | {"routing": routing}).check_offers()
     planner_of(extra).check_offers()
+
+
+def test_a_server_whose_stack_reads_questions_over_blocks_does_not_start(extra):
+    pytest.importorskip("kri_plugin_q")
+
+    def offers(source):
+        stack = f"A1R1K2(quest[source={source}])"
+        planner_of({"cartridges": extra["cartridges"], "routing": {"stack": stack}}).check_offers()
+
+    with pytest.raises(ConfigError, match=r"write A1R1K2\(quest\[source=layer0\]\)$"):
+        offers("pinned")
+    offers("layer0")

@@ -36,8 +36,14 @@ def check(stack, cartridge, prior=None):
             "pinned",
             "A1R1K2(kri-q[pool_tokens=max,source=layer0]~top-k[pool=max])+xa25",
         ),
+        (
+            "A1R1K2(kri-t-q-late)",
+            "kri-t-q-late",
+            "pinned",
+            "A1R1K2(kri-q[source=layer0])",  # layer 0 is none of the late ones
+        ),
     ],
-)  # fmt: skip
+)
 def test_another_source_than_layer_zero_is_refused_with_the_stack_to_write(
     tiny_cartridge, stack, reads, source, write
 ):
