@@ -7,6 +7,12 @@ and the next module starts another. CPU attention takes heads of 32 numbers and 
 from __future__ import annotations
 
 import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
 from contextlib import contextmanager
 from types import SimpleNamespace
 
@@ -22,6 +28,7 @@ BLOCK = 16
 DOCUMENTS = {"plain": 200, "even": 192, "short": 100}  # plain and short have a tail, even has none
 QUESTION = [5, 6, 7, 8, 9]
 ANSWER = 6  # tokens
+START_SECONDS = 400  # of a server, on two busy cores and with its self-check; alone about 60
 CLOSE = 1e-4  # of log-probabilities, against the hf substrate in float32
 
 
@@ -182,6 +189,47 @@ def started(shop, extra, **options):
     finally:
         llm.llm_engine.engine_core.shutdown()
         cleanup_dist_env_and_memory()
+
+
+@contextmanager
+def served(arguments, folder):
+    """`kri-core serve` in a process of its own on a free port; gone when the tests are."""
+    log, port = folder / "log", _free_port()
+    command = [sys.executable, "-m", "kri_core.cli", "serve", *arguments]
+    command += ["--host=127.0.0.1", f"--port={port}"]
+    with log.open("w") as file:
+        process = subprocess.Popen(list(map(str, command)), stdout=file, stderr=file, cwd=folder)
+        server = SimpleNamespace(process=process, url=f"http://127.0.0.1:{port}", folder=folder)
+        try:
+            _wait(server, log)
+            yield server
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(60)
+
+
+def _free_port():
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        return held.getsockname()[1]
+
+
+def _wait(server, log):
+    until = time.monotonic() + START_SECONDS
+    while time.monotonic() < until:
+        assert server.process.poll() is None, log.read_text()[-3000:]
+        try:
+            with urllib.request.urlopen(f"{server.url}/health", timeout=5):
+                return
+        except OSError:
+            time.sleep(1)
+    raise AssertionError(log.read_text()[-3000:])
+
+
+@pytest.fixture(scope="session")
+def serve():
+    """`served` for a test's own flags."""
+    return served
 
 
 @pytest.fixture(scope="module")

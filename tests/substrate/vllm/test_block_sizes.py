@@ -49,3 +49,21 @@ def test_a_cartridge_of_larger_blocks_takes_several_engine_blocks_each(
     assert said.kri["selected"] == [0, 2, 5]
     assert said.kri["rows_loaded"] == 7
     agree(said, answer(shop.model, cartridge, [0, 2, 5], [5, 6, 7, 8, 9], 6))
+
+
+def test_without_prefix_caching_rows_are_loaded_every_time(start, agree):
+    """`--no-enable-prefix-caching`: nothing is shared, nothing else changes."""
+    with start(enable_prefix_caching=False) as engine:
+        twice = [engine.ask("plain") for _ in range(2)]
+
+        for said in twice:
+            assert (said.kri["rows_loaded"], said.kri["rows_resident"]) == (5, 0)
+            agree(said, engine.reference("plain", [0, 9, 10, 11]))
+
+
+def test_a_server_told_not_to_share_loads_every_time(start, agree, extra):
+    with start(extra | {"share": False}) as engine:
+        twice = [engine.ask("plain") for _ in range(2)]
+
+        assert [said.kri["rows_resident"] for said in twice] == [0, 0]
+        agree(twice[1], engine.reference("plain", [0, 9, 10, 11]))

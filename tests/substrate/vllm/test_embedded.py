@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
@@ -120,3 +122,42 @@ def test_the_kinds_answer_differently(engine, question):
 
     for one, other in [(first, second), (first, whole), (first, repaired)]:
         assert max(abs(a - b) for a, b in zip(one.logprobs, other.logprobs, strict=True)) > 1e-2
+
+
+@pytest.fixture(scope="module")
+def complete(serve, shop, tmp_path_factory):
+    """The real `openai` client of a real server."""
+    import openai
+
+    arguments = [shop.model_path, f"--cartridge=manual={shop.paths['manual']}"]
+    arguments += [f"--prior=manual={path}" for path in shop.priors["manual"]]
+    arguments += ["--stack=A1R2K13+xa25", "--cpu-kv-space=1", "--", "--served-model-name=smollm2"]
+    arguments += ["--dtype=float32", "--max-model-len=2048", "--enforce-eager"]
+    with serve(arguments, tmp_path_factory.mktemp("server")) as server:
+        client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
+
+        def ask(prompt, params):
+            return client.completions.create(
+                model="smollm2",
+                prompt=prompt,
+                max_tokens=WORDS,
+                temperature=0,
+                logprobs=1,
+                extra_body={"kv_transfer_params": params},
+            )
+
+        yield ask
+
+
+def test_the_server_agrees_with_the_hf_substrate(complete, shop, question):
+    """The same five, at once, over HTTP."""
+    prompt = [*shop.cartridges["manual"].token_ids, *question]
+    asked = [{"stack": "A1R2K13"} | params for _, _, params in cases(question)]
+    with ThreadPoolExecutor(len(asked)) as pool:
+        answers = list(pool.map(lambda params: complete(prompt, params), asked))
+
+    for said in answers:
+        kri = (said.kv_transfer_params or {}).get("kri")
+        check(shop, question, kri, None, said.choices[0].logprobs.token_logprobs)
+    repaired = answers[3].kv_transfer_params["kri"]["repair"]
+    assert repaired["tokens"] == math.ceil(0.25 * (16 * 16 + 8))
