@@ -21,12 +21,14 @@ class App:
     def __init__(self):
         self.calls = []
         self.body = b""
+        self.waits = False  # for what comes after the body, as a server does that streams
 
     async def __call__(self, scope, receive, send):
         body, more = b"", True
         while more:
             message = await receive()
             body, more = body + message.get("body", b""), message.get("more_body", False)
+        self.after = await receive() if self.waits else None
         self.calls.append((scope["method"], scope["path"]))
         path = scope["path"].removeprefix(scope.get("root_path", ""))
         status, said, headers = 200, {}, [(b"access-control-allow-origin", b"*")]
@@ -48,7 +50,9 @@ class App:
 def served(shop, extra):
     """Send a body, whole or in pieces, to a server of these settings."""
 
-    def send(body, path=COMPLETIONS, key=b"right", connector="CartridgeConnector", **changes):
+    def send(
+        body, path=COMPLETIONS, key=b"right", connector="CartridgeConnector", waits=False, **changes
+    ):
         transfer = SimpleNamespace(
             kv_connector=connector, kv_connector_extra_config=extra | changes
         )
@@ -63,6 +67,7 @@ def served(shop, extra):
         )
         models = SimpleNamespace(lora_requests={"adapter": None})
         app = App()
+        app.waits = waits
         app.state = SimpleNamespace(vllm_config=config, openai_serving_models=models)
         pieces = body if isinstance(body, list) else [json.dumps(body).encode()]
         return asyncio.run(_sent(app, pieces, path, key))
@@ -92,6 +97,7 @@ async def _sent(app, pieces, path, key):
         said=json.loads(said[1]["body"]),
         body=app.body,
         calls=[called for _, called in app.calls],
+        after=app.after,
     )
 
 
@@ -115,6 +121,13 @@ def test_what_passes_the_check_reaches_the_app_byte_by_byte(served):
 
     assert done.body == b"".join(pieces)
     assert done.calls == ["/tokenize", COMPLETIONS]
+
+
+@pytest.mark.parametrize("params", [{}, {"enabled": False}])
+def test_a_client_that_goes_away_is_noticed_by_the_app(served, params):
+    done = served({"prompt": "Hello", "kv_transfer_params": params}, waits=True)
+
+    assert done.after == {"type": "http.disconnect"}
 
 
 @pytest.mark.parametrize("path", [COMPLETIONS, CHAT])

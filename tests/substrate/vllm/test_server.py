@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import signal
 import socket
 import subprocess
 import sys
@@ -70,9 +69,12 @@ def server(shop, texts, tmp_path_factory):
         _wait(running)
         yield running
     finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(60)
-        log.close()
+        process.terminate()
+        try:
+            process.wait(60)
+        finally:
+            process.kill()
+            log.close()
 
 
 def _wait(running):
@@ -305,6 +307,22 @@ def test_the_trace_has_a_line_per_routed_request(server, complete):
     last = json.loads(lines[-1])
     assert (last["cartridge"], last["kept"]) == ("letter", said["selected"])
     assert bytes(last["question_token_ids"]) != b""
+
+
+def test_another_stack_is_asked_the_questions_of_the_trace(server, complete, texts):
+    complete(DOCUMENT + "Why?", {"stack": "A1R1K0"})
+    command = ["route", "--cartridge", texts["letter"], "--stack", "recency[budget=2]", "--json"]
+    command += ["--replay", server.folder / "trace.jsonl"]
+
+    done = subprocess.run(
+        [sys.executable, "-m", "kri_core.cli", *map(str, command)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    last = json.loads(done.stdout)["requests"][-1]
+    assert (last["served"], last["kept"], last["shared"]) == ([0, 16], [15, 16], [16])
 
 
 def metric(server, name):
