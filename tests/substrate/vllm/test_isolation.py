@@ -143,20 +143,17 @@ def replaced(path, cartridge):
         path.write_bytes(before)
 
 
+def halved(engine):
+    """The cartridge `plain` with other values under the same tokens."""
+    held = engine.shop.cartridges["plain"]
+    kv, tail = held.kv * 0.5, held.tail * 0.5
+    return seal(held.cart_id, 16, held.model, held.token_ids, kv, tail, trained=True)
+
+
 def test_a_rewritten_file_is_not_served_from_old_resident_rows(engine, agree):
     """The same name and tokens, other values: loaded anew, and answered from."""
     before = engine.ask("plain")
-    held = engine.shop.cartridges["plain"]
-    other = seal(
-        held.cart_id,
-        held.layout.block_size,
-        held.model,
-        held.token_ids,
-        held.kv * 0.5,
-        held.tail * 0.5,
-        trained=True,
-    )
-    with replaced(engine.shop.paths["plain"], other):
+    with replaced(engine.shop.paths["plain"], halved(engine)):
         after = engine.ask("plain", cartridge_id="plain")
 
     assert after.kri["rows_resident"] == 0
@@ -173,3 +170,16 @@ def test_nothing_computed_after_a_routed_prefix_is_published(engine, alone):
     dense = engine.ask("plain", question, enabled=False)
     engine.forget()
     assert same(dense, engine.ask("plain", question, enabled=False))
+
+
+def test_without_the_content_in_their_hash_rows_would_be_anyone_s(engine, monkeypatch):
+    """The control: under one hash for all, a salt and a rewritten file find the old rows."""
+    monkeypatch.setattr("kri_core.substrate.vllm.rows.content_hash", lambda *_: b"the same")
+    before = engine.ask("plain")
+    salted = engine.ask("plain", salt="tenant-a")
+    with replaced(engine.shop.paths["plain"], halved(engine)):
+        after = engine.ask("plain", cartridge_id="plain")
+    engine.forget()
+
+    assert salted.kri["rows_resident"] == after.kri["rows_resident"] == 4
+    assert not same(before, after)  # a mixture: the tail is the new file's

@@ -12,6 +12,26 @@ STACKS = ["A1R1K2", "recency[budget=3]", "whole", "A0R0K5"]
 CARTRIDGES = ["plain", "even", "short"]
 
 
+@pytest.fixture
+def file_goes_before_loading(engine, monkeypatch):
+    """The cartridge `even` is there when requests are planned, and gone when they are loaded."""
+    path = engine.shop.paths["even"]
+    hidden = path.with_suffix(".hidden")
+    place = type(engine.dispatcher).placed
+
+    def hide_then_place(dispatcher, *args):
+        if path.exists():
+            path.rename(hidden)
+        place(dispatcher, *args)
+
+    monkeypatch.setattr(type(engine.dispatcher), "placed", hide_then_place)
+    engine.forget()
+    yield
+    monkeypatch.undo()
+    hidden.rename(path)
+    engine.forget()
+
+
 @pytest.fixture(scope="module")
 def engine(start):
     """Room for 44 blocks of 16: two dense requests or half a dozen routed ones."""
@@ -152,33 +172,28 @@ def test_a_file_that_is_gone_when_a_request_arrives_fails_that_request(engine):
     assert engine.dispatcher.live == 0
 
 
-def test_a_file_that_goes_between_planning_and_loading_fails_that_request(engine, monkeypatch):
-    """CASES 30: what was not written is never attended, by nobody who shares it either."""
-    engine.forget()
-    path = engine.shop.paths["even"]
-    hidden = path.with_suffix(".hidden")
-    dispatcher = engine.dispatcher
-    place = dispatcher.placed
-
-    def hide_then_place(*args):
-        if path.exists():
-            path.rename(hidden)
-        place(*args)
-
-    monkeypatch.setattr(type(dispatcher), "placed", lambda _self, *args: hide_then_place(*args))
-    try:
-        answers = engine.ask_all(
-            [("even", question(1), {}), ("even", question(2), {}), ("plain", question(3), {})]
-        )
-    finally:
-        monkeypatch.undo()
-        hidden.rename(path)
+@pytest.mark.usefixtures("file_goes_before_loading")
+def test_a_file_that_goes_between_planning_and_loading_fails_those_who_share_it(engine):
+    """CASES 30: what was not written is never attended; the others are answered."""
+    answers = engine.ask_all(
+        [("even", question(1), {}), ("even", question(2), {}), ("plain", question(3), {})]
+    )
 
     assert [said.finish for said in answers] == ["error", "error", "length"]
     assert engine.worker.counts.total["load_failures"] >= 1
-    after = engine.ask("even", question(1))
-    assert after.kri["rows_resident"] == 0
     assert engine.dispatcher.live == 0
+
+
+@pytest.mark.usefixtures("file_goes_before_loading")
+def test_without_the_report_of_failed_blocks_they_would_be_attended(engine, monkeypatch):
+    """The control: an answer from memory that no one wrote."""
+    monkeypatch.setattr(type(engine.worker), "take_failed_blocks", lambda _worker: set())
+
+    assert engine.ask("even", question(1)).finish == "length"
+
+
+def test_after_a_failed_load_the_cartridge_is_loaded_anew(engine):
+    assert engine.ask("even", question(1)).kri["rows_resident"] == 0
 
 
 def test_prompt_logprobs_of_a_routed_request_are_refused(engine):

@@ -1,4 +1,4 @@
-"""Plain requests: a server with the connector answers them as a server without it."""
+"""A server with the connector against one without it, or without a part of it."""
 
 from __future__ import annotations
 
@@ -37,3 +37,14 @@ def test_the_plugin_may_be_loaded_again(start):
     register()
 
     assert KVConnectorFactory.get_connector_class_by_name(CONNECTOR).__name__ == CONNECTOR
+
+
+def test_a_routed_request_s_rows_must_not_be_published_as_its_own(start, monkeypatch):
+    """The control of `RoutedManager.cache_blocks`: vLLM itself would trip over the shared rows."""
+    from vllm.v1.core.single_type_kv_cache_manager import FullAttentionManager
+
+    from kri_core.substrate.vllm.placement import RoutedManager
+
+    monkeypatch.setattr(RoutedManager, "cache_blocks", FullAttentionManager.cache_blocks)
+    with start() as engine, pytest.raises(AssertionError):
+        engine.ask("plain", list(range(100)))
