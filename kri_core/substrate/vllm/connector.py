@@ -13,15 +13,14 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     SupportsHMA,
 )
 
-from kri_core.errors import EngineError
 from kri_core.substrate.vllm.asked import Asked
-from kri_core.substrate.vllm.placement import RoutedManager
+from kri_core.substrate.vllm.placement import bind
 from kri_core.substrate.vllm.reporting import OrdersMetadata, WorkerReport
 from kri_core.substrate.vllm.scheduling import REFUSED_TOKENS, Dispatcher
 from kri_core.substrate.vllm.settings import Settings
 from kri_core.substrate.vllm.starting import dispatcher_of, worker_of
 from kri_core.substrate.vllm.stats import RoutingMetrics, RoutingStats
-from kri_core.substrate.vllm.support import check_engine, check_layers
+from kri_core.substrate.vllm.support import check_alone, check_engine, check_layers
 from kri_core.substrate.vllm.working import Worker
 
 
@@ -62,13 +61,7 @@ class CartridgeConnector(KVConnectorBase_V1, SupportsHMA):
     def bind_kv_cache_manager(self, kv_cache_manager: Any) -> None:  # noqa: ANN401
         """Give the managers the plans they place blocks by."""
         super().bind_kv_cache_manager(kv_cache_manager)
-        for manager in kv_cache_manager.coordinator.single_type_managers:
-            if not isinstance(manager, RoutedManager):
-                raise EngineError(
-                    f"the engine's cache has a {type(manager).__name__}, routing needs its own; "
-                    "load the plugin kri_core (see VLLM_PLUGINS)"
-                )
-            manager.plans = self.dispatcher
+        bind(kv_cache_manager, self.dispatcher)
 
     def on_new_request(self, request: Any) -> None:  # noqa: ANN401
         """Plan it; a routed one gets a name of its own, under which no dense prefix is found."""
@@ -110,7 +103,11 @@ class CartridgeConnector(KVConnectorBase_V1, SupportsHMA):
         return OrdersMetadata(self.dispatcher.take_orders())
 
     def update_connector_output(self, connector_output: Any) -> None:  # noqa: ANN401
-        """What the worker reports."""
+        """What the worker reports; a row that was not written is found by no later request.
+
+        vLLM forgets those of running requests: whose was aborted or preempted meanwhile is not one.
+        """
+        self._kv_cache_manager.evict_blocks(connector_output.invalid_block_ids)
         report = connector_output.kv_connector_worker_meta
         if isinstance(report, WorkerReport):
             for done in report.repaired:
@@ -145,6 +142,7 @@ class CartridgeConnector(KVConnectorBase_V1, SupportsHMA):
         """The caches exist now, and so do the layers that write them."""
         context = self._vllm_config.compilation_config.static_forward_context
         layers = {name: context[name] for name in kv_caches}
+        check_alone(self)
         check_layers(layers)
         self.worker.use(layers)
 

@@ -18,6 +18,7 @@ from vllm.v1.kv_cache_interface import FullAttentionSpec
 from vllm.v1.kv_cache_spec_registry import KVCacheSpecRegistry
 from vllm.v1.request import Request
 
+from kri_core.errors import EngineError
 from kri_core.substrate.vllm.orders import Plan, Row
 
 
@@ -135,6 +136,17 @@ class RoutedManager(FullAttentionManager):
                 block_size=self.block_size,
                 kv_cache_group_id=self.kv_cache_group_id,
             )
+
+
+def bind(kv_cache_manager: Any, plans: Plans) -> None:  # noqa: ANN401
+    """Give an engine's managers the plans they place blocks by."""
+    for manager in kv_cache_manager.coordinator.single_type_managers:
+        if not isinstance(manager, RoutedManager):
+            raise EngineError(
+                f"the engine's cache has a {type(manager).__name__}, routing needs its own; "
+                "load the plugin kri_core (see VLLM_PLUGINS)"
+            )
+        manager.plans = plans
 
 
 def _row(plan: Plan, row: int, block_id: int) -> Row:

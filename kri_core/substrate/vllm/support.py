@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from vllm.distributed.kv_transfer import get_kv_transfer_group, has_kv_transfer_group
+
 from kri_core.errors import EngineError
 from kri_core.substrate.vllm.placement import RoutedFullAttentionSpec
 
@@ -20,6 +22,14 @@ def check_engine(vllm_config: Any, kv_cache_config: Any) -> None:  # noqa: ANN40
             f"routing needs one KV cache group of plain full attention, this model has {found} "
             "(sliding window, chunked, MLA, hybrid or Mamba layers, or the plugin kri_core was "
             "not loaded: see VLLM_PLUGINS); serve a full-attention model"
+        )
+
+
+def check_alone(connector: object) -> None:
+    """Refuse to be one of several: another would keep routed KV as if it were a prefix's."""
+    if has_kv_transfer_group() and (group := get_kv_transfer_group()) is not connector:
+        raise EngineError(
+            f"routing is not exact inside a {type(group).__name__}; give CartridgeConnector alone"
         )
 
 

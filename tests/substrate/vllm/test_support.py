@@ -13,8 +13,8 @@ from vllm.v1.kv_cache_interface import FullAttentionSpec, MLAAttentionSpec, Slid
 
 from kri_core.errors import EngineError
 from kri_core.substrate.vllm.attention import routed_spec
-from kri_core.substrate.vllm.placement import RoutedFullAttentionSpec
-from kri_core.substrate.vllm.support import check_engine, check_layers
+from kri_core.substrate.vllm.placement import RoutedFullAttentionSpec, bind
+from kri_core.substrate.vllm.support import check_alone, check_engine, check_layers
 
 SIZES = {"block_size": 16, "num_kv_heads": 2, "head_size": 32, "dtype": torch.float32}
 ROUTED = RoutedFullAttentionSpec(**SIZES)
@@ -130,6 +130,37 @@ def test_a_server_of_a_sliding_window_model_does_not_start(shop, start, tmp_path
     path = save_tiny(folder, "Mistral", head_dim=32, hidden_size=64, sliding_window=64)
     with pytest.raises(EngineError, match="one KV cache group"), start(model=str(path)):
         pass
+
+
+def test_a_server_with_the_connector_among_others_does_not_start(extra, start):
+    """The real thing: another connector would keep what was computed after absent blocks."""
+    from vllm.config import KVTransferConfig
+    from vllm.distributed.kv_transfer import ensure_kv_transfer_shutdown
+
+    inner = {"kv_connector": "CartridgeConnector", "kv_role": "kv_both"}
+    outer = KVTransferConfig(
+        kv_connector="MultiConnector",
+        kv_role="kv_both",
+        kv_connector_extra_config={"connectors": [inner | {"kv_connector_extra_config": extra}]},
+    )
+    line = "not exact inside a MultiConnector; give CartridgeConnector alone"
+    try:
+        with pytest.raises(EngineError, match=line), start(kv_transfer_config=outer):
+            pass
+    finally:
+        ensure_kv_transfer_shutdown()  # or the next engine would be given these connectors
+
+
+def test_a_connector_that_no_engine_has_yet_is_alone():
+    check_alone(object())
+
+
+def test_an_engine_whose_cache_is_not_routed_has_no_place_for_plans():
+    """Its blocks would be real ones that nothing loads."""
+    coordinator = SimpleNamespace(single_type_managers=[object()])
+
+    with pytest.raises(EngineError, match=r"has a object, routing needs its own; .* VLLM_PLUGINS"):
+        bind(SimpleNamespace(coordinator=coordinator), None)
 
 
 @pytest.mark.parametrize("name", ["Flash", "Triton"])
