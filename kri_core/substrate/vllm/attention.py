@@ -56,8 +56,9 @@ class CompactingBuilder(AttentionMetadataBuilder):
         if self._routes:
             table, seq_lens = step.block_table_tensor, step.seq_lens
             query_lens = step.query_start_loc[1:] - step.query_start_loc[:-1]
-            size = self.kv_cache_spec.block_size
-            rows, lengths = self._room(table).fill(table, seq_lens, query_lens, size)
+            size = self.kv_cache_spec.block_size  # the kernel's
+            per_block = self.vllm_config.cache_config.block_size // size
+            rows, lengths = self._room(table).fill(table, seq_lens, query_lens, size, per_block)
             step = step.replace(block_table_tensor=rows, seq_lens=lengths)
         return super().build(common_prefix_len, step, fast_build)
 

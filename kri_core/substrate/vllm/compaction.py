@@ -11,8 +11,6 @@ import torch
 from attrs import frozen
 from torch import Tensor
 
-NULL = 0  # the id of vLLM's null block
-
 
 @frozen(eq=False)
 class Compacted:
@@ -36,18 +34,19 @@ class Compacted:
         return table.shape[0] <= self.rows.shape[0] and table.shape[1] == self.rows.shape[1]
 
     def fill(
-        self, table: Tensor, seq_lens: Tensor, query_lens: Tensor, block_size: int
+        self, table: Tensor, seq_lens: Tensor, query_lens: Tensor, block_size: int, per_block: int
     ) -> tuple[Tensor, Tensor]:
         """The table without its null blocks, in order, and the shorter sequence lengths.
 
         table int32 [request, row], seq_lens and query_lens int32 [request] → the same shapes, in
-        this object's memory. Static shapes, no synchronisation with the device. A length never
-        falls below its query's.
+        this object's memory. A kernel may take smaller blocks, of `block_size` tokens, `per_block`
+        of them in one of the cache's: so many ids are the null block's. Static shapes, no
+        synchronisation with the device. A length never falls below its query's.
         """
         requests, width = table.shape
         column = torch.arange(width, device=table.device, dtype=torch.int32)
         used = column < ((seq_lens + (block_size - 1)) // block_size)[:, None]
-        present = used & (table != NULL)
+        present = used & (table >= per_block)
         place = torch.where(present, present.cumsum(1) - 1, width)
         scratch = self._scratch[:requests].zero_()
         scratch.scatter_(1, place.long(), table.to(scratch.dtype))

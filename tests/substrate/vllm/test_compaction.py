@@ -10,11 +10,11 @@ from kri_core.substrate.vllm.compaction import Compacted
 SIZE = 4
 
 
-def compacted(table, seq_lens, query_lens, room=None):
+def compacted(table, seq_lens, query_lens, room=None, per_block=1):
     table = torch.tensor(table, dtype=torch.int32)
     room = room or Compacted.for_requests(*table.shape, torch.device("cpu"))
     lengths = [torch.tensor(of, dtype=torch.int32) for of in (seq_lens, query_lens)]
-    return room.fill(table, *lengths, SIZE)
+    return room.fill(table, *lengths, SIZE, per_block)
 
 
 def test_null_rows_leave_the_table_and_their_tokens_the_length():
@@ -38,6 +38,14 @@ def test_null_rows_behind_the_sequence_are_padding_and_count_nothing():
     _, lengths = compacted([[7, 3, 0, 5]], [5], [1])
 
     assert lengths.tolist() == [5]
+
+
+def test_a_null_block_is_absent_in_all_its_parts():
+    """Blocks 3, null and 2 of eight tokens in a kernel's halves of four: 22 tokens, 8 absent."""
+    rows, lengths = compacted([[6, 7, 0, 1, 4, 5]], [22], [1], per_block=2)
+
+    assert rows[0, :4].tolist() == [6, 7, 4, 5]
+    assert lengths.tolist() == [14]
 
 
 def test_a_length_never_falls_below_its_query():
