@@ -55,8 +55,8 @@ class Repairer:
         """Without its scorer, which a prior may have stood in for and which is not asked here."""
         return Router.from_config(evolve(parse(stack), scorer=None), registry=self.registry)
 
-    def all_loaded(self, here: bool) -> bool:
-        """Whether every rank has loaded the rows: a repair runs on all of them or on none."""
+    def on_all_ranks(self, here: bool) -> bool:
+        """Whether it holds on every rank: a repair goes on on all of them, or one would wait."""
         return self.over_ranks.all(here, self.forward.runner.device)
 
     def repair(self, order: LoadOrder, repair: RepairOrder, cartridge: Cartridge) -> Repaired:
@@ -87,7 +87,7 @@ class Repairer:
         with suppress(NothingLeftError):
             self.forward.run(order.rows, repair.token_ids, watcher)
             watcher.check_all()
-        check_finite(refresh)
+        check_finite(refresh, self.on_all_ranks)
         slots = slots_of(order.rows, self.forward.block_size)
         for number, layer in enumerate(self.layers.values()):
             if number > refresh.params.check_layer:
@@ -144,10 +144,10 @@ class Rewriting:
             )
 
 
-def check_finite(refresh: Refresh) -> None:
+def check_finite(refresh: Refresh, on_all_ranks: Callable[[bool], bool]) -> None:
     """NaN that is attended would pass for an answer."""
     held = [*refresh.deviation, *refresh.keys, *refresh.values]
-    if not all(bool(torch.isfinite(one).all()) for one in held):
+    if not on_all_ranks(all(bool(torch.isfinite(one).all()) for one in held)):
         raise EngineError(
             "the repair computed KV that is not finite; leave the repair out, or serve the model "
             "in a wider dtype"

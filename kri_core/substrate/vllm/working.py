@@ -71,7 +71,7 @@ class Worker:
         try:
             if self._repairer is None:
                 raise EngineError("this worker lends no model for a repair; see --worker-cls")
-            if not self._repairer.all_loaded(loaded):
+            if not self._repairer.on_all_ranks(loaded):
                 return False
             cartridge = self._loading.cartridge_for(order)
             done = self._repairer.repair(order, repair, cartridge)

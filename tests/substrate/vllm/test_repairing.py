@@ -92,11 +92,21 @@ def test_a_layer_that_does_not_write_its_kv_through_us_is_noticed():
 def test_kv_that_is_not_finite_is_refused():
     watcher = rewriting(lambda _: (1,), check_layer=0)
     written(watcher, 0, [1.0, 2.0, 3.0, 4.0])
-    check_finite(watcher.refresh)
+    check_finite(watcher.refresh, bool)
 
     watcher.refresh.keys[1][0, 1] = torch.nan
     with pytest.raises(EngineError, match="the repair computed KV that is not finite"):
-        check_finite(watcher.refresh)
+        check_finite(watcher.refresh, bool)
+
+
+def test_kv_that_is_not_finite_on_another_rank_is_refused_here_too():
+    """Or this rank would start the stack's next repair, and wait for that one."""
+    watcher = rewriting(lambda _: (1,), check_layer=0)
+    written(watcher, 0, [1.0, 2.0, 3.0, 4.0])
+    other_is_not = OverRanks(Rank(0, 2), lambda it: it + 1)
+
+    with pytest.raises(EngineError, match="the repair computed KV that is not finite"):
+        check_finite(watcher.refresh, lambda here: other_is_not.all(here, torch.device("cpu")))
 
 
 def test_a_sum_over_ranks_counts_each_head_once():
