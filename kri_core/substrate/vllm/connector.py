@@ -184,8 +184,8 @@ class CartridgeConnector(KVConnectorBase_V1, SupportsHMA):
 
     def get_kv_connector_stats(self) -> RoutingStats | None:
         """This side's counters since they were last asked for."""
-        side = self.dispatcher if self._dispatcher is not None else self.worker
-        return side.counts.take()
+        worker = self._worker
+        return self.dispatcher.counts.take() if worker is None else worker.take_counts()
 
     @classmethod
     def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> RoutingStats:

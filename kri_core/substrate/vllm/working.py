@@ -16,7 +16,7 @@ from kri_core.substrate.vllm.orders import LoadOrder, Orders, Repaired, RepairOr
 from kri_core.substrate.vllm.overlays import Overlays
 from kri_core.substrate.vllm.repairing import Repairer
 from kri_core.substrate.vllm.reporting import WorkerReport
-from kri_core.substrate.vllm.stats import Counts
+from kri_core.substrate.vllm.stats import Counts, RoutingStats
 from kri_core.types import Cartridge
 
 logger = init_logger("vllm.kri_core.working")
@@ -82,6 +82,11 @@ class Worker:
         self._repaired.append(done)
         self.counts.add(repaired_tokens=done.tokens, repairs_of_nothing=int(not done.tokens))
         return True
+
+    def take_counts(self) -> RoutingStats | None:
+        """The first rank's stand for all, which do the same; the engine would add them up."""
+        taken = self.counts.take()
+        return taken if self.rank.index == 0 else None
 
     def take_refused(self) -> set[str]:
         """Refused requests since this was last asked."""

@@ -8,9 +8,10 @@ import torch
 pytest.importorskip("vllm", reason="vLLM is not installed here (see docs/serving.md)")
 
 from kri_core.substrate.vllm.loading import Loader, Rank, slots_of, staged
-from kri_core.substrate.vllm.orders import LoadOrder, Row
+from kri_core.substrate.vllm.orders import LoadOrder, Orders, Row
 from kri_core.substrate.vllm.overlays import Overlays
 from kri_core.substrate.vllm.stats import Counts
+from kri_core.substrate.vllm.working import Worker
 
 ALL = Rank(0, 1)
 
@@ -137,3 +138,17 @@ def test_a_load_counts_its_rows_and_bytes(shop):
 
     assert loader.counts.total["rows_loaded"] == 2
     assert loader.counts.total["bytes_read"] == 24 * 1536
+
+
+def test_what_all_ranks_do_is_told_once(shop):
+    """The engine adds up what its workers tell it."""
+    cartridge = shop.cartridges["plain"]
+    told = []
+    for index in range(2):
+        worker = Worker(lambda _: cartridge, Rank(index, 2), 16)
+        worker.use({str(number): FakeLayer(1) for number in range(3)})
+        worker.carry_out(Orders((LoadOrder("r", "plain", cartridge.sha256, (Row(0, 16, 1),)),)))
+        told.append(worker.take_counts())
+
+    assert told[0].data["rows_loaded"] == 1
+    assert told[1] is None
