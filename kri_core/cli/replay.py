@@ -56,6 +56,11 @@ def _replayed(
     for request in read_trace(trace):
         if request.cartridge_sha256 != cartridge.sha256:
             continue
+        if not request.block_size or request.block_size % cartridge.layout.block_size:
+            raise ArtifactError(
+                f"{trace} has blocks of {request.block_size} tokens, which are not made of the "
+                f"cartridge's of {cartridge.layout.block_size}; trace again"
+            )
         seen = reblocked_cartridge(cartridge, request.block_size)
         its_prior = prior and reblocked_prior(prior, cartridge, request.block_size)
         manifest = router.route(seen, Query(request.question_token_ids), its_prior, probe)

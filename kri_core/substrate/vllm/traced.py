@@ -13,6 +13,7 @@ from kri_core.artifacts.opening import naming, opened
 from kri_core.errors import ArtifactError
 
 SCHEMA_VERSION = 1
+WHOLE = range(1 << 31)
 
 
 @frozen
@@ -38,24 +39,32 @@ class TracedRequest:
         """From the file; an ArtifactError says what is wrong with the line."""
         try:
             held = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ArtifactError(f"is no JSON ({error}); give a server's trace, whole") from error
         fields = get_type_hints(cls)
         if not isinstance(held, dict) or held.get("schema_version") != SCHEMA_VERSION:
             raise ArtifactError(f"is no line of a trace of version {SCHEMA_VERSION}; trace again")
         if held.keys() != fields.keys():
-            named = ", ".join(sorted(held.keys() ^ fields.keys()))
+            named = ", ".join(map(repr, sorted(held.keys() ^ fields.keys())))
             raise ArtifactError(f"has a field too many or too few ({named}); trace again")
         return cls(**{name: _checked(name, value) for name, value in held.items()})
 
 
 def _checked(name: str, value: Any) -> Any:  # noqa: ANN401 - JSON
-    """Lists of whole numbers as tuples; everything else is shown, not reckoned with."""
-    if name not in ("kept", "question_token_ids"):
-        return value
-    if not isinstance(value, list) or any(type(item) is not int or item < 0 for item in value):
+    """As a server writes it; lists of whole numbers as tuples."""
+    if name in ("kept", "question_token_ids"):
+        if isinstance(value, list) and all(type(item) is int and item in WHOLE for item in value):
+            return tuple(value)
         raise ArtifactError(f"{name} is no list of whole numbers; trace again")
-    return tuple(value)
+    if name == "time":
+        fits = type(value) in (int, float)
+    elif name in ("block_size", "schema_version"):
+        fits = type(value) is int and value in WHOLE
+    else:
+        fits = isinstance(value, str) and value.isprintable()
+    if not fits:
+        raise ArtifactError(f"{name} is not what a server writes; trace again")
+    return value
 
 
 def read_trace(path: Path) -> Iterator[TracedRequest]:
