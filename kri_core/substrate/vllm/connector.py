@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, cast
+from uuid import uuid4
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorBase_V1,
@@ -64,14 +65,14 @@ class CartridgeConnector(KVConnectorBase_V1, SupportsHMA):
         bind(kv_cache_manager, self.dispatcher)
 
     def on_new_request(self, request: Any) -> None:  # noqa: ANN401
-        """Plan it; a routed one gets a name of its own, under which no dense prefix is found."""
+        """Plan it; a routed one's prefix gets a name that no other has, and no client can guess."""
         asked = Asked.by(request)
         plan = self.dispatcher.arrive(asked)
         refused = self.dispatcher.is_refused(asked.request_id)
         if refused:  # else vLLM would not wait for KV that is to fail, and serve it dense
             request.skip_reading_prefix_cache = False
         if plan is not None or refused:
-            request.cache_salt = f"kri_core:{asked.request_id}"
+            request.cache_salt = f"kri_core:{uuid4().hex}"
             request.block_hashes.clear()
             request.update_block_hashes()
 

@@ -122,6 +122,21 @@ def test_without_the_private_salt_a_routed_request_would_take_dense_rows(engine)
     assert found == [192, 0]
 
 
+def test_no_client_can_guess_the_private_salt_of_another_s_request(engine):
+    """Else it could have dense rows found where none may be, by a request id it knows."""
+    params, prompt = engine.params(2), {"prompt_token_ids": engine.prompt("plain")}
+    salts = []
+    for _ in range(2):
+        engine.llm.llm_engine.add_request("known", prompt, params)
+        (request,) = engine.scheduler.requests.values()
+        salts.append(request.cache_salt)
+        while engine.llm.llm_engine.has_unfinished_requests():
+            engine.llm.llm_engine.step()
+
+    assert salts[0] != salts[1]
+    assert "known" not in salts[0] + salts[1]
+
+
 def test_a_cache_salt_keeps_even_cartridge_rows_apart(engine, alone):
     """CASES 27."""
     unsalted = engine.ask("plain")
