@@ -10,6 +10,7 @@ from kri_core.routing import Router
 from kri_core.types import Cartridge
 
 WORKERS = "kri_core.substrate.vllm.workers"
+REPAIR_LIMIT = 4  # of one request: each is a forward that all others wait for
 
 
 def why_no_repair(vllm_config: Any) -> str | None:  # noqa: ANN401
@@ -35,6 +36,11 @@ def check_repairs(router: Router, cartridge: Cartridge, cannot: str | None) -> N
     repairs = [(str(member.ref), repair_params(member.params)) for member in router.stack.repairs]
     if repairs and cannot is not None:
         raise ConfigError(f"{repairs[0][0]} cannot be run by this server: {cannot}")
+    if len(repairs) > REPAIR_LIMIT:
+        raise ConfigError(
+            f"the stack has {len(repairs)} repairs, for each of which all other requests wait; "
+            f"give at most {REPAIR_LIMIT}, or bake an overlay (kri-core bake-overlay)"
+        )
     layers = cartridge.layout.num_layers
     for name, params in repairs:
         if params.reference != "routed":

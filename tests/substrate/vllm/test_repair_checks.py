@@ -52,6 +52,12 @@ def test_composing_is_refused_by_name():
         router("A1R1K2+xa25[reference=compose]")
 
 
+def test_no_request_has_a_server_repair_on_and_on(tiny_cartridge):
+    check_repairs(router("A1R1K2" + 4 * "+xa25"), tiny_cartridge, None)
+    with pytest.raises(ConfigError, match=r"the stack has 5 repairs, .* give at most 4"):
+        check_repairs(router("A1R1K2" + 5 * "+xa25"), tiny_cartridge, None)
+
+
 def test_a_check_layer_the_model_lacks_is_refused(tiny_cartridge):
     check_repairs(router("A1R1K2+xa[check_layer=2]"), tiny_cartridge, None)
     with pytest.raises(ConfigError, match=r"checks layer 3, and the model's are 0 to 2; give one"):
