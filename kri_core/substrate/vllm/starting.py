@@ -45,7 +45,7 @@ def dispatcher_of(settings: Settings, vllm_config: Any) -> Dispatcher:  # noqa: 
 
 
 def worker_of(settings: Settings, vllm_config: Any) -> Worker:  # noqa: ANN401
-    """A rank's side; it maps a cartridge when it first loads from it."""
+    """A rank's side; it looks at every cartridge now, or one would be imported within a step."""
     block_size = vllm_config.cache_config.block_size
     parallel = vllm_config.parallel_config
     shelf = Shelf.of(settings.cartridges, block_size, lambda _: None)
