@@ -62,6 +62,11 @@ class Loader:
             source = self._source_of(order)
             for rows in _batches(order.rows):
                 self._write(rows, staged(source, rows, self.rank))
+            if self._source_of(order) is not source:
+                raise ArtifactError(
+                    f"the file of {order.cart_id!r} changed while it was read; send the request "
+                    "again"
+                )
         except (KriError, OSError) as error:
             logger.error("request %s cannot be loaded: %s", order.request_id, one_line(error))
             self.counts.add(load_failures=1)

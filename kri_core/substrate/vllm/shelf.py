@@ -65,8 +65,8 @@ class Shelf:
         state = _state(entry.path)
         held = self._held.get(cart_id)
         if held is None or held.state != state:
+            held = Held(self._read(entry), state)  # if it fails, its prompts still find the fault
             self._forget(cart_id)
-            held = Held(self._read(entry), state)
             self._held[cart_id] = held
             *_, link = chain(held.cartridge.token_ids)
             self._index.setdefault(link, []).append(cart_id)

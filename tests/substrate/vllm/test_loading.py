@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from attrs import evolve
 
 pytest.importorskip("vllm", reason="vLLM is not installed here (see docs/serving.md)")
 
+from kri_core.substrate.vllm import loading
 from kri_core.substrate.vllm.loading import Loader, Rank, slots_of, staged
 from kri_core.substrate.vllm.orders import LoadOrder, Orders, Row
 from kri_core.substrate.vllm.overlays import Overlays
@@ -113,6 +115,24 @@ def test_a_cartridge_that_was_replaced_meanwhile_is_not_loaded(shop):
 
     assert not loader.load(LoadOrder("r", "plain", "another", (Row(0, 16, 1),)))
     assert loader.counts.total == {"load_failures": 1}
+
+
+def test_a_file_that_changes_while_it_is_read_is_not_loaded(shop, monkeypatch):
+    """The shelf maps a changed file anew, whatever its header says."""
+    cartridge = shop.cartridges["plain"]
+    loader = loader_of({str(number): FakeLayer(2) for number in range(3)}, cartridge)
+    mapped = iter([cartridge, evolve(cartridge)])
+    loader.cartridge_of = lambda _: next(mapped)
+    lines = []
+    monkeypatch.setattr(loading.logger, "error", lambda line, *of: lines.append(line % of))
+
+    assert not loader.load(LoadOrder("r", "plain", cartridge.sha256, (Row(0, 16, 1),)))
+    assert loader.counts.total == {"load_failures": 1}
+    (line,) = lines
+    assert line == (
+        "request r cannot be loaded: ArtifactError: the file of 'plain' changed while it was read; "
+        "send the request again"
+    )
 
 
 @pytest.mark.parametrize("engine", [torch.float16, torch.bfloat16, torch.float32])
