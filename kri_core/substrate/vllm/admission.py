@@ -15,7 +15,7 @@ from attrs import define, field
 from prometheus_client import Counter
 from vllm.logger import init_logger
 
-from kri_core.errors import ArtifactError, KriError, one_line
+from kri_core.errors import ArtifactError, ConfigError, KriError, one_line
 from kri_core.substrate.vllm.asgi import (
     App,
     Headers,
@@ -84,8 +84,10 @@ class Admission:
         if prompts is None:
             return None
         several = [_asked(path, body, prompt, state) for prompt in prompts]
-        async with self._one_by_one:
-            error = await asyncio.to_thread(self._error, settings, state.vllm_config, several)
+        error = _of_beams(body, params)
+        if error is None:
+            async with self._one_by_one:
+                error = await asyncio.to_thread(self._error, settings, state.vllm_config, several)
         if error is None:
             return None
         # This stands before the middleware that asks for an API key: who lacks it is told nothing.
@@ -123,6 +125,15 @@ def _reads_whole_prompt(path: str, body: Mapping[str, Any]) -> bool:
     echoed = body.get("top_logprobs", 0) if path == CHAT else body.get("logprobs")
     return body.get("prompt_logprobs") is not None or (
         bool(body.get("echo")) and echoed is not None
+    )
+
+
+def _of_beams(body: Mapping[str, Any], params: Mapping[str, object]) -> KriError | None:
+    """VLLM searches with requests of its own, which do not carry the parameters."""
+    if not (params and body.get("use_beam_search")):
+        return None
+    return ConfigError(
+        "a beam search would not get its kv_transfer_params; leave one of the two out"
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from reprlib import Repr
 from typing import Any
 
 from attrs import frozen
@@ -13,6 +14,14 @@ from kri_core.types import Cartridge
 
 PARAMS = {"enabled", "cartridge_id", "stack", "prior", "priors"}
 OF_A_CARTRIDGE = {"stack", "prior", "priors"}  # these mean nothing without one
+
+_brief = Repr()
+_brief.maxstring = _brief.maxother = 80
+
+
+def shown(value: object) -> str:
+    """What a request said, for a line that no request can make long or break in two."""
+    return _brief.repr(value)
 
 
 @frozen
@@ -50,12 +59,12 @@ class Asked:
         params = self.params or {}
         if unknown := sorted(params.keys() - PARAMS):
             raise ConfigError(
-                f"kv_transfer_params has no {', '.join(unknown)}; it knows "
+                f"kv_transfer_params has no {shown(unknown[0])}; it knows "
                 f"{', '.join(sorted(PARAMS))}"
             )
         enabled = params.get("enabled", True)
         if not isinstance(enabled, bool):
-            raise ConfigError(f"enabled is {enabled!r}; give true or false")
+            raise ConfigError(f"enabled is {shown(enabled)}; give true or false")
         return enabled
 
 
@@ -88,7 +97,7 @@ def _matched(asked: Asked, shelf: Shelf) -> Cartridge | None:
 def _named(asked: Asked, shelf: Shelf, cart_id: object, text_of: Callable[[int], str]) -> Cartridge:
     if not isinstance(cart_id, str) or cart_id not in shelf.entries:
         raise ConfigError(
-            f"cartridge_id {cart_id!r} is not here; give one of {', '.join(shelf.entries)}"
+            f"cartridge_id {shown(cart_id)} is not here; give one of {', '.join(shelf.entries)}"
         )
     if asked.has_adapter:
         raise ConfigError(

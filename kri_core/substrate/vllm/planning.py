@@ -14,7 +14,7 @@ from kri_core.grammar import parse
 from kri_core.prior import Prior
 from kri_core.registry import Registry
 from kri_core.routing import Router
-from kri_core.substrate.vllm.asked import Asked, asked_cartridge
+from kri_core.substrate.vllm.asked import Asked, asked_cartridge, shown
 from kri_core.substrate.vllm.orders import Plan
 from kri_core.substrate.vllm.overlays import Overlays
 from kri_core.substrate.vllm.priors import Priors
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from kri_core.substrate.vllm.layer_zero import LayerZeroProbe
 
 ROUTERS = 64  # stacks kept loaded
+STACK_LIMIT = 1000  # characters; 100 kB of them took 12 s to look up, in which nobody is served
 
 
 @define(eq=False)
@@ -110,7 +111,11 @@ class Planner:
     def _asked_router(self, asked: Asked) -> Router:
         stack = self.settings.stack if asked.get("stack") is None else asked.get("stack")
         if not isinstance(stack, str):
-            raise ConfigError(f"stack is {stack!r}; give a text, such as A1R2K13")
+            raise ConfigError(f"stack is {shown(stack)}; give a text, such as A1R2K13")
+        if len(stack) > STACK_LIMIT:
+            raise ConfigError(
+                f"stack has {len(stack)} characters; write it in at most {STACK_LIMIT}"
+            )
         return self._router(stack)
 
     def _asked_prior(self, asked: Asked, cartridge: Cartridge, router: Router) -> Prior | None:

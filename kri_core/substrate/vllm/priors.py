@@ -12,6 +12,7 @@ from kri_core.artifacts.opening import file_state
 from kri_core.errors import ConfigError
 from kri_core.prior import Prior
 from kri_core.routing import Router
+from kri_core.substrate.vllm.asked import shown
 from kri_core.substrate.vllm.settings import CartridgeEntry
 
 
@@ -57,6 +58,6 @@ def _named(entry: CartridgeEntry, name: object) -> Path:
             return path
     held = ", ".join(path.stem for path in entry.priors) or "none"
     raise ConfigError(
-        f"prior {name!r} is not one of cartridge {entry.cart_id!r}, which has {held}; name one of "
-        "these, or leave it out"
+        f"prior {shown(name)} is not one of cartridge {entry.cart_id!r}, which has {held}; name "
+        "one of these, or leave it out"
     )

@@ -8,6 +8,7 @@ from typing import Any
 
 from kri_core.substrate.vllm.asgi import Inside
 
+TOKEN_IDS = range(1 << 31)
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 # What /tokenize takes of a request, and what changes a prompt in ways it cannot repeat.
 TEXT = ("model", "add_special_tokens")
@@ -49,7 +50,10 @@ def _several(prompt: object) -> Sequence[Any]:
 
 
 def _are_tokens(prompt: object) -> bool:
-    return isinstance(prompt, list) and all(type(token) is int for token in prompt)
+    """Numbers that can be no token are the engine's to refuse."""
+    return isinstance(prompt, list) and all(
+        type(token) is int and token in TOKEN_IDS for token in prompt
+    )
 
 
 async def _tokenized(app: Inside, asked: Mapping[str, object]) -> list[int] | None:

@@ -173,6 +173,8 @@ def test_on_error_dense_lets_everything_pass(served):
         {"prompt": "Hello", "model": "unknown", **UNKNOWN},
         {"prompt": {"a": 1}, **UNKNOWN},
         {"prompt": [1, "two"], **UNKNOWN},
+        {"prompt": [2**70], **UNKNOWN},
+        {"prompt": [-1], **UNKNOWN},
         {**UNKNOWN},
     ],
 )
@@ -181,6 +183,19 @@ def test_what_cannot_be_judged_here_is_left_to_vllm(served, body):
 
     assert done.said == {"served": True}
     assert done.calls[-1] == COMPLETIONS
+
+
+@pytest.mark.parametrize("params", [{"stack": "A1R1K0"}, {"enabled": False}, {}])
+def test_a_beam_search_would_not_get_its_parameters(served, shop, params):
+    prompt = [*shop.cartridges["plain"].token_ids, 5, 6]
+
+    done = served({"prompt": prompt, "use_beam_search": True, "kv_transfer_params": params})
+
+    assert done.status == (400 if params else 200)
+    if params:
+        assert done.said["error"]["message"] == (
+            "a beam search would not get its kv_transfer_params; leave one of the two out"
+        )
 
 
 def test_a_server_with_another_connector_is_left_alone(served):

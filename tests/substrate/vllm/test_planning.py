@@ -173,12 +173,17 @@ def test_a_prompt_is_hashed_once_however_many_cartridges_there_are(extra, shop, 
 @pytest.mark.parametrize(
     ("params", "line"),
     [
-        ({"cartridge": "plain"}, "kv_transfer_params has no cartridge; it knows cartridge_id"),
+        ({"cartridge": "plain"}, "kv_transfer_params has no 'cartridge'; it knows cartridge_id"),
         (
             {"cartridge_id": "nope"},
             "cartridge_id 'nope' is not here; give one of plain, even, short",
         ),
         ({"cartridge_id": 3}, "cartridge_id 3 is not here"),
+        ({"a\r\nERROR \x1b[31m": 1}, r"kv_transfer_params has no 'a\r\nERROR \x1b[31m'; it knows"),
+        (
+            {"stack": "A1R1K2" + "+xa25" * 20_000},
+            "stack has 100006 characters; write it in at most 1000",
+        ),
         ({"stack": 3}, "stack is 3; give a text, such as A1R2K13"),
         ({"enabled": "no"}, "enabled is 'no'; give true or false"),
         (
@@ -192,6 +197,15 @@ def test_what_a_request_cannot_mean_is_said_in_a_line(planner, shop, params, lin
         planner.plan(asked(shop, "plain", params=params))
 
     assert str(raised.value).startswith(line)
+
+
+@pytest.mark.parametrize("name", ["cartridge_id", "stack", "prior", "enabled", "x" * 10**6])
+@pytest.mark.parametrize("value", ["x" * 10**6, ["x" * 10**6], list(range(10**6))])
+def test_no_request_makes_a_long_line(planner, shop, name, value):
+    with pytest.raises(ConfigError) as raised:
+        planner.plan(asked(shop, "plain", params={name: value}))
+
+    assert len(str(raised.value)) < 300
 
 
 def test_a_stack_for_a_prompt_of_no_cartridge_is_refused(planner):
@@ -290,6 +304,26 @@ def test_a_replaced_file_is_found_by_its_new_tokens(shop, tmp_path, monkeypatch)
 
     assert planner.plan(asked(shop, "even")).cart_id == "c"
     assert planner.plan(asked(shop, "short")) is None
+
+
+def test_a_damaged_file_is_said_to_a_prompt_of_its_tokens_and_is_found_again(
+    shop, tmp_path, monkeypatch
+):
+    """Not served dense in silence, neither while it is damaged nor ever after."""
+    clock = iter(range(0, 1000, 5))
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
+    path = tmp_path / "c.safetensors"
+    write_cartridge(shop.cartridges["short"], path)
+    planner = planner_of({"cartridges": {"c": str(path)}})
+    whole = path.read_bytes()
+
+    path.write_bytes(whole[:5000])
+    for _ in range(2):
+        with pytest.raises(ArtifactError, match=r"c\.safetensors: is cut short: 5000 bytes"):
+            planner.plan(asked(shop, "short"))
+    path.write_bytes(whole)
+
+    assert planner.plan(asked(shop, "short")).cart_id == "c"
 
 
 def test_a_server_does_not_start_with_a_cartridge_it_cannot_read(tmp_path):

@@ -202,7 +202,7 @@ def refused(ask, *arguments, **options):
     ("params", "line"),
     [
         ({"cartridge_id": "nowhere"}, "cartridge_id 'nowhere' is not here; give one of plain,"),
-        ({"cart": "letter"}, "kv_transfer_params has no cart; it knows cartridge_id,"),
+        ({"cart": "letter"}, "kv_transfer_params has no 'cart'; it knows cartridge_id,"),
         ({"stack": "A1R1K2(nope)"}, "no scorer is called 'nope'"),
         ({"stack": "A1R2"}, "is not a split tag; write A<anchor>R<recent>K<mid>"),
         ({"stack": 3}, "stack is 3; give a text, such as A1R2K13"),
