@@ -1,16 +1,47 @@
-"""Tiny models, and installed plugins: metadata and modules in a temporary folder."""
+"""The command line in this process, tiny models, and plugins installed in a temporary folder."""
 
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import subprocess
 import sys
 import textwrap
 
 import pytest
+from attrs import frozen
 
+from kri_core.cli import main
 from kri_core.hookspecs import GROUPS
+
+
+@frozen
+class Done:
+    """What a command left behind."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self):
+        return json.loads(self.out)
+
+
+@pytest.fixture
+def kri(capsys, monkeypatch):
+    """Run `kri-core ARGS` in this process."""
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["kri-core", *map(str, arguments)])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as stop:
+            main()
+        out, err = capsys.readouterr()
+        return Done(stop.value.code or 0, out, err)
+
+    return run
 
 
 @pytest.fixture(scope="session")

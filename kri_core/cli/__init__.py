@@ -16,6 +16,7 @@ from kri_core.cli.calibrate import calibrate
 from kri_core.cli.cartridge import cartridge
 from kri_core.cli.demo import demo
 from kri_core.cli.doctor import HF_PACKAGES, doctor
+from kri_core.cli.eval import evaluation
 from kri_core.cli.model import model
 from kri_core.cli.plugins import list_plugins
 from kri_core.cli.prior import prior
@@ -49,6 +50,7 @@ for _command in (
     demo,
     config,
     serve,
+    evaluation,
 ):
     cli.add_command(_command)
 

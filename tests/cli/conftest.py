@@ -1,46 +1,15 @@
 """The command line in this process: a tiny model directory, a document, a cartridge, priors."""
 
-import json
 import subprocess
 import sys
 
 import pytest
-from attrs import frozen
 
-from kri_core.cli import main
 from kri_core.testing.tiny import save_tiny
 
 DOCUMENT = (
     "The pump is set to nine bar. " * 12
 )  # with <s> 349 tokens: 21 blocks of 16 and a tail of 13
-
-
-@frozen
-class Done:
-    """What a command left behind."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self):
-        return json.loads(self.out)
-
-
-@pytest.fixture
-def kri(capsys, monkeypatch):
-    """Run `kri-core ARGS` in this process."""
-
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["kri-core", *map(str, arguments)])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as stop:
-            main()
-        out, err = capsys.readouterr()
-        return Done(stop.value.code or 0, out, err)
-
-    return run
 
 
 @pytest.fixture(scope="session")

@@ -1,12 +1,8 @@
 """Records made by hand: 5 documents of 4 items, a board's worth of rows in a folder."""
 
-import json
-import sys
-
 import pytest
 from attrs import evolve, frozen
 
-from kri_core.cli import main
 from kri_core.evaluation.recording import recording
 from kri_core.evaluation.records import Header, Result
 
@@ -107,31 +103,3 @@ def results(tmp_path):
     write_record(folder, FULL, lambda n, _: n not in (3, 8, 15), kept=tuple(range(20)))
     write_record(folder, FLOOR, lambda n, _: n in (2, 9), kept=())
     return folder
-
-
-@frozen
-class Done:
-    """What a command left behind."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self):
-        return json.loads(self.out)
-
-
-@pytest.fixture
-def kri(capsys, monkeypatch):
-    """Run `kri-core ARGS` in this process."""
-
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["kri-core", *map(str, arguments)])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as stop:
-            main()
-        out, err = capsys.readouterr()
-        return Done(stop.value.code or 0, out, err)
-
-    return run

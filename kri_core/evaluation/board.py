@@ -1,0 +1,169 @@
+"""From records to a board: what belongs together, what is refused, and what is said of all rows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from attrs import frozen
+
+from kri_core.errors import ArtifactError
+from kri_core.evaluation.power import detectable_effect
+from kri_core.evaluation.records import Record, check_complete
+from kri_core.evaluation.rows import Row, check_null, compared
+from kri_core.identity import canonical_json
+
+ONE_BOARD = ("fingerprint", "dtype", "substrate")  # what all of a leaderboard's records share
+ONE_TASK = ("num_items", "ranked_by", "chance")
+
+
+@frozen
+class Board:
+    """Every stack of one task under one budget, with what they are measured against."""
+
+    task: str
+    task_params: Mapping[str, str]
+    budget: int
+    ranked_by: str
+    num_items: int
+    num_groups: int
+    chance: float | None  # None: guessing has no value
+    floor: Row  # no document
+    full: Row  # the ceiling, which a sparse selection of a weak reader can pass
+    rows: tuple[Row, ...]  # the stacks
+    nulls: tuple[Row, ...]  # random selectors
+    references: tuple[Row, ...]
+    detectable: float | None  # by the stack whose difference varies most; None: nothing varies
+    not_ranked: str | None  # why there are no tiers
+
+
+@frozen
+class Leaderboard:
+    """Boards of one model, dtype and substrate."""
+
+    model: str
+    fingerprint: str
+    dtype: str
+    substrate: str
+    boards: tuple[Board, ...]
+
+
+def leaderboard(records: Sequence[Record]) -> Leaderboard:
+    """Every board of these records; an ArtifactError says what keeps them from being one."""
+    if not records:
+        raise ArtifactError("there is no record to make a board of; give files under results/")
+    _check_one(records, ONE_BOARD, "a leaderboard")
+    tasks: dict[str, list[Record]] = {}
+    for record in map(check_complete, records):
+        header = record.header
+        key = canonical_json([header.task, dict(header.task_params), header.items_digest])
+        tasks.setdefault(key, []).append(record)
+    boards = [board for _, group in sorted(tasks.items()) for board in _boards(group)]
+    first = min(records, key=lambda record: record.name).header
+    return Leaderboard(first.model, first.fingerprint, first.dtype, first.substrate, tuple(boards))
+
+
+def _boards(records: Sequence[Record]) -> list[Board]:
+    _check_one(records, ONE_TASK, f"a board of {records[0].header.task}")
+    full, floor = _only(records, "full"), _only(records, "floor")
+    budgets = {record.header.budget for record in records if record.header.role == "stack"}
+    if not budgets:
+        raise ArtifactError(f"no stack was run on {full.header.task}; a board needs one")
+    if None in budgets:
+        unlimited = next(one for one in records if one.header.pins[2] is None and _is(one, "stack"))
+        raise ArtifactError(f"{unlimited.name} is a stack without a budget; run it with one")
+    return [
+        _board([one for one in records if one.header.budget == budget], budget, full, floor)
+        for budget in sorted(budget for budget in budgets if budget is not None)
+    ]
+
+
+def _board(records: Sequence[Record], budget: int, full: Record, floor: Record) -> Board:
+    _check_rows_differ(records)
+    header = full.header
+    ceiling_row, floor_row = Row.of(full), Row.of(floor)
+    stacks = [record for record in records if _is(record, "stack")]
+    nulls = [record for record in records if _is(record, "random")]
+    for null in nulls:
+        check_null(null)
+    not_ranked = _why_not(ceiling_row, floor_row, header.ranked_by)
+    rows = compared(stacks, nulls, full, ranked=not_ranked is None)
+    others = [record for record in records if _is(record, "reference")]
+    return Board(
+        task=header.task,
+        task_params=header.task_params,
+        budget=budget,
+        ranked_by=header.ranked_by,
+        num_items=header.num_items,
+        num_groups=ceiling_row.scores[header.ranked_by].num_groups,
+        chance=header.chance.get(header.ranked_by),
+        floor=floor_row,
+        full=ceiling_row,
+        rows=rows,
+        nulls=_by_label(nulls),
+        references=_by_label(others),
+        detectable=_detectable(rows),
+        not_ranked=not_ranked,
+    )
+
+
+def _why_not(full: Row, floor: Row, score: str) -> str | None:
+    ceiling, least = full.scores[score].mean, floor.scores[score].mean
+    if ceiling >= least:
+        return None
+    return (
+        f"full attention has {score} {ceiling:.3f}, less than the {least:.3f} without the "
+        "document: this model cannot do this task"
+    )
+
+
+def _detectable(rows: Sequence[Row]) -> float | None:
+    differences = [row.against_random.difference for row in rows if row.against_random]
+    widest = max(differences, key=lambda one: one.error)
+    if not widest.error:
+        return None
+    return detectable_effect(widest.num_groups, widest.error * math.sqrt(widest.num_groups))
+
+
+def _by_label(records: Sequence[Record]) -> tuple[Row, ...]:
+    return tuple(sorted(map(Row.of, records), key=lambda row: (row.label, row.anchor, row.recent)))
+
+
+def _is(record: Record, role: str) -> bool:
+    return record.header.role == role
+
+
+def _only(records: Sequence[Record], role: str) -> Record:
+    found = [record for record in records if _is(record, role)]
+    if len(found) == 1:
+        return found[0]
+    names = " and ".join(sorted(record.name for record in found)) or "there is none"
+    raise ArtifactError(
+        f"a board of {records[0].header.task} needs exactly one record of role {role}; got {names}"
+    )
+
+
+def _check_one(records: Sequence[Record], names: Sequence[str], what: str) -> None:
+    first = records[0]
+    for name in names:
+        for other in records[1:]:
+            mine, theirs = getattr(first.header, name), getattr(other.header, name)
+            if mine != theirs:
+                raise ArtifactError(
+                    f"{first.name} and {other.name} differ in {name} ({mine} and {theirs}); "
+                    f"{what} is of one: give the records of one"
+                )
+
+
+def _check_rows_differ(records: Sequence[Record]) -> None:
+    """Two records of one row would leave it to chance which is shown."""
+    seen: dict[object, Record] = {}
+    for record in records:
+        header = record.header
+        name = None if header.role == "random" else header.label  # of its pins there is one null
+        other = seen.setdefault((header.role, name, header.pins), record)
+        if other is not record:
+            raise ArtifactError(
+                f"{other.name} and {record.name} are both the row {header.label!r}; they differ "
+                f"in {other.header.difference(header)}: give one"
+            )

@@ -1,0 +1,77 @@
+"""Checking results without a model: every record whole and as written, every board theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import zip_longest
+from pathlib import Path
+
+from attrs import frozen
+
+from kri_core.artifacts.opening import naming, opened
+from kri_core.errors import ArtifactError
+from kri_core.evaluation.board import Leaderboard, leaderboard
+from kri_core.evaluation.board_text import to_json, to_markdown
+from kri_core.evaluation.reading import read_record, record_paths
+from kri_core.evaluation.records import Record, check_complete
+
+WRITERS = {".json": to_json, ".md": to_markdown}
+
+
+@frozen
+class Verified:
+    """What was found to hold."""
+
+    records: tuple[Record, ...]
+    boards: tuple[Path, ...]
+
+
+def verify(paths: Sequence[Path]) -> Verified:
+    """Read every record line by line, then make every board again and compare it to the letter.
+
+    A board's file is one with the suffix .json or .md; it must be the board of all the records.
+    """
+    boards = tuple(path for path in paths if path.suffix in WRITERS)
+    records = read_all([path for path in paths if path.suffix not in WRITERS])
+    for record in records:
+        check_complete(record)
+    if boards:
+        found = leaderboard(records)
+        for path in boards:
+            with naming(path):
+                _check_same(path, found)
+    return Verified(records, boards)
+
+
+def read_all(paths: Sequence[Path]) -> tuple[Record, ...]:
+    """The records of files and folders; each file once."""
+    found = [read_record(path) for path in record_paths(paths)]
+    if not found:
+        raise ArtifactError(
+            f"no record in {', '.join(map(str, paths)) or 'nothing'}; give results/ or its files"
+        )
+    return tuple(found)
+
+
+def board_text(found: Leaderboard, path: Path) -> str:
+    """What a board's file of this suffix holds."""
+    if path.suffix not in WRITERS:
+        raise ArtifactError(f"{path.name}: a board is a {' or a '.join(WRITERS)}; name it so")
+    return WRITERS[path.suffix](found)
+
+
+def _check_same(path: Path, found: Leaderboard) -> None:
+    with opened(path) as file:
+        held = file.read().decode(errors="replace").splitlines()
+    wanted = board_text(found, path).splitlines()
+    for number, (is_line, must_be) in enumerate(zip_longest(held, wanted), start=1):
+        if is_line != must_be:
+            raise ArtifactError(
+                f"line {number} is {_short(is_line)}, the records give {_short(must_be)}; write it "
+                "again with kri-core eval leaderboard, or restore the records"
+            )
+
+
+def _short(line: str | None) -> str:
+    """A line whole: a wrong digit may be at its end."""
+    return "missing" if line is None else repr(line.strip())

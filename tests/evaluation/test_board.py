@@ -1,0 +1,229 @@
+"""A board by hand: 5 documents of 4 items, a stack at .75, random .225, full .85, floor .1."""
+
+import math
+from itertools import permutations
+
+import pytest
+from attrs import evolve
+
+from kri_core.errors import ArtifactError
+from kri_core.evaluation.board import leaderboard
+from kri_core.evaluation.board_text import to_json, to_markdown
+from kri_core.evaluation.power import detectable_effect
+from kri_core.evaluation.verifying import read_all
+
+
+def board_of(folder):
+    (board,) = leaderboard(read_all([folder])).boards
+    return board
+
+
+def test_the_numbers_of_a_board_are_those_worked_out_by_hand(results):
+    """The stack's documents are 1, ½, ¾, 1, ½; the null's are all .225, its seeds .20 and .25."""
+    board = board_of(results)
+    (row,) = board.rows
+    (null,) = board.nulls
+
+    assert (board.chance, board.num_items, board.num_groups, board.budget) == (0.125, 20, 5, 4)
+    assert (board.floor.scores["mc"].mean, board.full.scores["mc"].mean) == (0.1, 0.85)
+    assert row.scores["mc"].mean == 0.75
+    assert row.scores["mc"].error == pytest.approx(0.25 / math.sqrt(5))
+    assert row.scores["em"].mean == 0.375
+    assert (row.kept_fraction, board.full.kept_fraction) == (0.2, 1.0)
+    assert null.seeds.mean == pytest.approx(0.225)
+    assert null.seeds.spread == pytest.approx(0.025 * math.sqrt(20 / 19))
+    assert (null.seeds.least, null.seeds.most, null.seeds.num_seeds) == (0.2, 0.25, 20)
+    assert board.not_ranked is None
+    assert (row.tier, row.tied) == (1, False)
+
+
+def test_a_row_is_compared_with_the_random_selector_of_its_pins(results):
+    (row,) = board_of(results).rows
+    against = row.against_random
+
+    assert against.null == "A1R2K1(random), A1R2"
+    assert against.difference.mean == pytest.approx(0.525)
+    assert against.difference.error == pytest.approx(0.25 / math.sqrt(5))
+    assert against.recovery.share == pytest.approx(0.525 / 0.625)
+    assert against.recovery.low < 0.84 < against.recovery.high
+    assert board_of(results).detectable == pytest.approx(detectable_effect(5, 0.25))
+
+
+def test_the_two_sigmas_are_not_one(results):
+    """The published '5 σ': over seeds this row has 20, over documents not even 5."""
+    (row,) = board_of(results).rows
+
+    assert row.against_random.sigma_documents == pytest.approx(0.525 * math.sqrt(5) / 0.25)
+    assert row.against_random.sigma_seeds == pytest.approx(0.525 / (0.025 * math.sqrt(20 / 19)))
+
+
+def test_holm_is_over_the_stacks_of_a_board(results, made):
+    """The second row of two keeps its p, the first has twice its own."""
+    made.write(results, evolve(made.stack, stack="A1R2K1(weak)"), lambda n, _: n in (1, 6, 8, 14))
+    strong, weak = (row.against_random for row in board_of(results).rows)
+
+    assert strong.p_holm == pytest.approx(2 * strong.p)
+    assert weak.p_holm == weak.p > strong.p_holm
+
+
+def test_rows_that_cannot_be_told_apart_share_a_tier_and_a_tie_is_marked(results, made):
+    """CASES 41: a tie is not settled by name, whichever way the names go."""
+    for name in ("a", "z"):
+        made.write(results, evolve(made.stack, stack=f"A1R2K1({name})"), made.right)
+    made.write(results, evolve(made.stack, stack="A1R2K1(none)"), lambda n, _: False)
+    rows = board_of(results).rows
+
+    assert [(row.tier, row.tied) for row in rows] == [(1, True)] * 3 + [(2, False)]
+    assert "| 1 = | A1R2K1(z), generic probes |" in to_markdown(leaderboard(read_all([results])))
+
+
+def test_a_board_does_not_depend_on_the_order_of_its_records(results):
+    texts = {
+        to_json(leaderboard(records)) + to_markdown(leaderboard(records))
+        for records in permutations(read_all([results]))
+    }
+
+    assert len(texts) == 1
+
+
+def test_a_ceiling_below_the_floor_is_not_ranked(results, made):
+    """CASES 42."""
+    floor = next(path for path in results.iterdir() if '"role":"floor"' in path.read_text())
+    floor.unlink()
+    made.write(results, made.floor, lambda n, _: n != 3, kept=())
+    board = board_of(results)
+
+    assert board.not_ranked == (
+        "full attention has mc 0.850, less than the 0.950 without the document: this model cannot "
+        "do this task"
+    )
+    assert [row.tier for row in board.rows] == [None]
+    assert f"**Not ranked:** {board.not_ranked}." in to_markdown(leaderboard(read_all([results])))
+
+
+def test_a_ceiling_at_the_floor_is_ranked(results, made):
+    """A control: equal is not below."""
+    floor = next(path for path in results.iterdir() if '"role":"floor"' in path.read_text())
+    floor.unlink()
+    made.write(results, made.floor, lambda n, _: n not in (3, 8, 15), kept=())
+
+    assert board_of(results).not_ranked is None
+
+
+@pytest.mark.parametrize("name", ["fingerprint", "dtype", "substrate"])
+def test_records_of_two_models_are_no_board(results, made, name):
+    made.write(results, evolve(made.stack, stack="A1R2K1(x)", **{name: "other"}), made.right)
+
+    with pytest.raises(ArtifactError, match=rf"differ in {name} \(.*; a leaderboard is of one"):
+        leaderboard(read_all([results]))
+
+
+def test_a_stack_without_a_null_of_its_pins_is_refused(results, made):
+    made.write(results, evolve(made.stack, stack="A0R0K4(x)", anchor=0, recent=0), made.right)
+
+    with pytest.raises(
+        ArtifactError, match=r"A0R0K4\(x\), generic probes has no random selector with its pins"
+    ):
+        leaderboard(read_all([results]))
+
+
+def test_a_stack_whose_pins_leave_no_choice_is_compared_with_unpinned_random(results, made):
+    recency = evolve(made.stack, stack="recency[budget=4]", anchor=0, recent=4)
+    made.write(results, recency, made.right)
+    unpinned = evolve(made.random, stack="A0R0K4(random)", anchor=0, recent=0)
+    made.write(results, unpinned, lambda n, seed: n == seed)
+    nulls = {row.label: row.against_random.null for row in board_of(results).rows}
+
+    assert nulls == {
+        "A1R2K1(kri-d), generic probes": "A1R2K1(random), A1R2",
+        "recency[budget=4], generic probes": "A0R0K4(random), A0R0",
+    }
+
+
+def test_a_null_of_few_seeds_is_refused(tmp_path, results, made):
+    for path in results.iterdir():
+        if '"role":"random"' in path.read_text():
+            path.unlink()
+    made.write(results, evolve(made.random, seeds=tuple(range(19))), made.right)
+
+    with pytest.raises(ArtifactError, match="a random null needs 20 seeds; it has 19: run more"):
+        leaderboard(read_all([results]))
+
+
+@pytest.mark.parametrize("role", ["full", "floor"])
+def test_a_board_needs_ceiling_and_floor(results, role):
+    for path in results.iterdir():
+        if f'"role":"{role}"' in path.read_text():
+            path.unlink()
+
+    with pytest.raises(
+        ArtifactError, match=f"needs exactly one record of role {role}; got there is none"
+    ):
+        leaderboard(read_all([results]))
+
+
+def test_two_records_of_one_row_are_refused(results, made):
+    made.write(results, evolve(made.stack, code="0.2.0"), made.right)
+
+    with pytest.raises(ArtifactError, match=r"are both the row .*; they differ in code: give one"):
+        leaderboard(read_all([results]))
+
+
+def test_an_unfinished_record_is_refused(results):
+    path = sorted(results.iterdir())[0]
+    path.write_bytes(path.read_bytes()[:-1])
+
+    with pytest.raises(ArtifactError, match="run the same command again to finish it"):
+        leaderboard(read_all([results]))
+
+
+def test_records_that_rank_by_other_scores_are_refused(results, made):
+    made.write(results, evolve(made.stack, stack="A1R2K1(x)", ranked_by="em"), made.right)
+
+    with pytest.raises(ArtifactError, match=r"differ in ranked_by .*; a board of needle8 is of"):
+        leaderboard(read_all([results]))
+
+
+def test_each_budget_is_a_board_beside_the_same_ceiling(results, made):
+    for header in (made.stack, made.random):
+        six = evolve(header, budget=6, stack=header.stack.replace("K1", "K3"))
+        made.write(results, six, made.right)
+    boards = leaderboard(read_all([results])).boards
+
+    assert [(board.budget, len(board.rows)) for board in boards] == [(4, 1), (6, 1)]
+    assert boards[0].full == boards[1].full
+
+
+def test_references_are_shown_and_not_ranked(results, made):
+    made.write(results, evolve(made.stack, role="reference", stack="oracle"), lambda n, _: True)
+    board = board_of(results)
+
+    assert [(row.label, row.tier) for row in board.references] == [("oracle, generic probes", None)]
+    assert [row.tier for row in board.rows] == [1]
+
+
+def test_a_stack_without_a_budget_is_refused(results, made):
+    made.write(results, evolve(made.stack, budget=None), made.right)
+
+    with pytest.raises(ArtifactError, match="is a stack without a budget; run it with one"):
+        leaderboard(read_all([results]))
+
+
+def test_no_record_and_no_stack_are_no_board(results):
+    with pytest.raises(ArtifactError, match="there is no record to make a board of"):
+        leaderboard([])
+    held = [one for one in read_all([results]) if one.header.role != "stack"]
+    with pytest.raises(ArtifactError, match="no stack was run on needle8; a board needs one"):
+        leaderboard(held)
+
+
+def test_the_page_says_what_the_numbers_are_measured_against(results):
+    page = to_markdown(leaderboard(read_all([results])))
+
+    assert "Chance 0.125; floor (no document) 0.100 ± " in page
+    assert "ceiling (full attention) 0.850 ± " in page
+    assert "points is found with 80% power" in page
+    assert (
+        "A1R2K1(random) A1R2: mean 0.225, spread 0.026 over 20 seeds, from 0.200 to 0.250" in page
+    )
+    assert "They are not the same σ." in page  # noqa: RUF001
