@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from attrs import frozen
 
 from kri_core.errors import EngineError, one_line
-from kri_core.substrate.vllm.plugin import CONNECTOR, HERE, register
+from kri_core.substrate.vllm.plugin import CONNECTOR, HERE, register, worker_class
 
 PLUGIN = "kri_core"  # the entry point's name
 
@@ -96,9 +96,9 @@ def _repair() -> str:
 
     from kri_core.substrate.vllm import workers
 
-    name = f"Routed{'CPU' if current_platform.is_cpu() else 'GPU'}Worker"
-    getattr(workers, name)
-    return f"with --worker-cls {workers.__name__}.{name}, as kri-core serve gives it"
+    flag = worker_class(current_platform.is_cpu())
+    getattr(workers, flag.rpartition(".")[2])
+    return f"with --worker-cls {flag}, as kri-core serve gives it"
 
 
 LOOKS: Mapping[str, Callable[[], str]] = {

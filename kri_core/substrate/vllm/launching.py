@@ -17,9 +17,9 @@ from importlib.util import find_spec
 from kri_core.artifacts import is_native, read_cartridge_header
 from kri_core.errors import EngineError, KriError, one_line
 from kri_core.grammar import parse
+from kri_core.substrate.vllm.plugin import HERE, worker_class
 from kri_core.substrate.vllm.settings import Settings
 
-HERE = "kri_core.substrate.vllm"
 SERVER = "vllm.entrypoints.openai.api_server"
 
 
@@ -88,5 +88,4 @@ def _worker() -> str:
         raise EngineError(
             f"vLLM is installed but broken: {one_line(error)}; see kri-core doctor"
         ) from error
-    kind = "CPU" if current_platform.is_cpu() else "GPU"
-    return f"{HERE}.workers.Routed{kind}Worker"
+    return worker_class(current_platform.is_cpu())

@@ -6,6 +6,11 @@ HERE = "kri_core.substrate.vllm"
 CONNECTOR = "CartridgeConnector"  # its name in the JSON that people write
 
 
+def worker_class(is_cpu: bool) -> str:
+    """What `--worker-cls` takes where requests are to be repaired."""
+    return f"{HERE}.workers.Routed{'CPU' if is_cpu else 'GPU'}Worker"
+
+
 def register() -> None:
     """Make the connector, the routed cache and the attention back ends known; may be repeated.
 

@@ -7,19 +7,16 @@ from typing import Any
 from kri_core.errors import ConfigError
 from kri_core.repairing import check_references, repair_params
 from kri_core.routing import Router
+from kri_core.substrate.vllm.plugin import worker_class
 from kri_core.types import Cartridge
 
-WORKERS = "kri_core.substrate.vllm.workers"
 REPAIR_LIMIT = 4  # of one request: each is a forward that all others wait for
 
 
 def why_no_repair(vllm_config: Any) -> str | None:  # noqa: ANN401
     """What keeps this server from repairing, and what to do; None where it can."""
     parallel = vllm_config.parallel_config
-    name = (
-        "RoutedCPUWorker" if vllm_config.device_config.device_type == "cpu" else "RoutedGPUWorker"
-    )
-    flag = f"{WORKERS}.{name}"
+    flag = worker_class(vllm_config.device_config.device_type == "cpu")
     if parallel.worker_cls != flag:
         return f"its worker lends no model for one; start the server with --worker-cls {flag}"
     if vllm_config.lora_config is not None:
