@@ -15,6 +15,7 @@ from kri_core.prior import Prior
 from kri_core.registry import Registry
 from kri_core.routing import Router
 from kri_core.substrate.vllm.asked import Asked, asked_cartridge, shown
+from kri_core.substrate.vllm.live_scores import LiveScores
 from kri_core.substrate.vllm.orders import Plan
 from kri_core.substrate.vllm.overlays import Overlays
 from kri_core.substrate.vllm.priors import Priors
@@ -54,6 +55,7 @@ class Planner:
     cannot_repair: str | None = None  # why this server runs no repairs
     registry: Registry = field(factory=Registry.discover)
     _priors: Priors = field(factory=Priors, init=False)
+    _live_scores: LiveScores = field(factory=LiveScores, init=False)
     _router: Callable[[str], Router] = field(init=False)
     overlays: Overlays = field(init=False)
 
@@ -132,6 +134,7 @@ class Planner:
     ) -> Manifest:
         prior = self._asked_prior(asked, cartridge, router)
         check_source(router, cartridge, prior)
+        prior = prior or self._live_scores.of(router, cartridge)
         if prior is not None:
             prior = reblocked_prior(prior, cartridge, size)
         question = tuple(asked.prompt[cartridge.layout.num_tokens :])
