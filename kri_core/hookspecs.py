@@ -162,4 +162,5 @@ SLOTS: dict[str, type] = {
     "split": Splitter,
     "repair": Repairer,
 }
-GROUPS = {slot: f"kri_core.{slot}s" for slot in SLOTS}
+TASK = "task"  # no slot of a stack and no hooks: see kri_core.evaluation.tasks
+GROUPS = {slot: f"kri_core.{slot}s" for slot in (*SLOTS, TASK)}

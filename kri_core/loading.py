@@ -60,7 +60,7 @@ class Plugin:
 
 def load(row: PluginRow) -> Plugin:
     """Import and check; whatever goes wrong is a PluginError with package, error and fix."""
-    hooks, members = _imported(row)
+    hooks, members = imported(row)
     label = row.label
     marked = any(_options(member) for _, member in members)
     if isinstance(hooks, type) or not (isinstance(hooks, ModuleType) or marked):
@@ -83,7 +83,7 @@ def load(row: PluginRow) -> Plugin:
     return Plugin(row, hooks, params_class, takes)
 
 
-def _imported(row: PluginRow) -> tuple[object, list[tuple[str, object]]]:
+def imported(row: PluginRow) -> tuple[object, list[tuple[str, object]]]:
     """What the entry point names, and its callables."""
     try:
         with redirect_stdout(sys.stderr):  # stdout is the caller's data

@@ -20,6 +20,7 @@ HOW_TO_WRITE = {
     "selector": "A0R0K16(~{})",
     "split": "{}[budget=16]",
     "repair": "A1R2K13+{}",
+    "task": "kri-core eval run --task {}",
 }
 
 

@@ -15,7 +15,11 @@ PROJECTS = {"kri-core": ROOT} | {
     for folder in sorted(ROOT.glob("plugins/*"))
     if (folder / "pyproject.toml").is_file()
 }
-ROWS = [row for row in Registry.discover().rows if row.distribution in PROJECTS]
+ROWS = [
+    row
+    for row in Registry.discover().rows
+    if row.distribution in PROJECTS and row.slot in SUITE_OF  # tasks are no plugins of a stack
+]
 by_plugin = pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.slot} {row.name}")
 
 

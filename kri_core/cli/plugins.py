@@ -7,14 +7,14 @@ from attrs import fields
 
 from kri_core.cli.options import json_flag
 from kri_core.cli.output import print_json, print_table
-from kri_core.hookspecs import SLOTS
+from kri_core.hookspecs import GROUPS
 from kri_core.registry import PluginRow, Registry
 
 COLUMNS = ("name", "slot", "distribution", "version", "state", "summary")
 
 
 @click.command("list-plugins")
-@click.option("--slot", type=click.Choice(list(SLOTS)), help="Only this slot.")
+@click.option("--slot", type=click.Choice(list(GROUPS)), help="Only this slot, or tasks.")
 @json_flag
 def list_plugins(slot: str | None, as_json: bool) -> None:
     """Show every installed plugin; none is imported."""
