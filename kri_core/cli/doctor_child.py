@@ -15,6 +15,8 @@ from attrs import asdict
 
 from kri_core.cli.finding import Finding
 from kri_core.errors import PluginError
+from kri_core.evaluation.tasks import task_class
+from kri_core.hookspecs import TASK
 from kri_core.loading import load
 from kri_core.registry import PluginRow, Registry
 
@@ -42,7 +44,7 @@ def _plugin(row: PluginRow) -> Finding:
     if row.state != "ok":
         return Finding(subject, "broken", f"{row.distribution}: {row.state}", row.reason)
     try:
-        load(row)
+        task_class(row) if row.slot == TASK else load(row)
     except PluginError as error:
         return Finding(subject, "broken", str(error))
     return Finding(subject, "ok", f"{row.distribution} {row.version}")
