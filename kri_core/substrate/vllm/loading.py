@@ -16,7 +16,7 @@ from torch import Tensor
 from vllm.logger import init_logger
 
 from kri_core.artifacts import Overlay
-from kri_core.errors import ArtifactError, KriError, one_line
+from kri_core.errors import ArtifactError, one_line
 from kri_core.paging import prefetch
 from kri_core.substrate.vllm.orders import LoadOrder, Row
 from kri_core.substrate.vllm.overlays import Overlays
@@ -67,7 +67,7 @@ class Loader:
                     f"the file of {order.cart_id!r} changed while it was read; send the request "
                     "again"
                 )
-        except (KriError, OSError) as error:
+        except Exception as error:  # noqa: BLE001 - one request's fault must not end the engine
             logger.error("request %s cannot be loaded: %s", order.request_id, one_line(error))
             self.counts.add(load_failures=1)
             return False
@@ -121,8 +121,8 @@ def staged(source: Cartridge | Overlay, rows: Sequence[Row], rank: Rank) -> Tens
     kv = source.kv
     parts = [part for row in rows for part in _parts(source.layout, kv, source.tail, row)]
     prefetch(parts)
-    joined = torch.cat(parts, 3)  # [layer, 2, kv_head, token, head_dim]
-    return joined[:, :, heads].transpose(2, 3)
+    joined = torch.cat([part[:, :, heads] for part in parts], 3)
+    return joined.transpose(2, 3)  # of [layer, 2, kv_head, token, head_dim]
 
 
 def _parts(

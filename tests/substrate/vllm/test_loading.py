@@ -135,6 +135,27 @@ def test_a_file_that_changes_while_it_is_read_is_not_loaded(shop, monkeypatch):
     )
 
 
+def test_whatever_a_load_fails_of_ends_its_request_and_not_the_engine(shop):
+    """A device without memory left, for one; what vLLM sees of a start_load_kv that raises."""
+    cartridge = shop.cartridges["plain"]
+    layers = {str(number): FakeLayer(2) for number in range(3)}
+    loader = loader_of(layers, cartridge)
+
+    def out_of_memory(*_):
+        raise RuntimeError("out of memory")
+
+    layers["1"].do_kv_cache_update = out_of_memory
+    assert not loader.load(LoadOrder("r", "plain", cartridge.sha256, (Row(0, 16, 1),)))
+    assert loader.counts.total == {"load_failures": 1}
+
+
+def test_a_rank_copies_its_own_heads_alone(shop):
+    """One of two heads: 16 tokens of three layers, keys and values, 32 float32 numbers each."""
+    found = staged(shop.cartridges["plain"], [Row(0, 16, 1)], Rank(0, 2))
+
+    assert found.untyped_storage().nbytes() == 16 * 3 * 2 * 32 * 4
+
+
 @pytest.mark.parametrize("engine", [torch.float16, torch.bfloat16, torch.float32])
 def test_kv_is_cast_to_the_engine_s_dtype_and_never_reinterpreted(shop, engine):
     """CASES 19."""
