@@ -135,6 +135,8 @@ def test_matched_tokens_are_a_look_up_without_side_effects(engine):
 
     assert found == [(200, False), (200, False), (184, False), (200, False), (168, False)]
     assert dict(connector.dispatcher.counts.total) == before
+    assert connector.get_block_skip_list(request_id, 12) == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert connector.get_block_skip_list("of no cartridge", 12) == []
     while engine.llm.llm_engine.has_unfinished_requests():
         engine.llm.llm_engine.step()
     assert engine.dispatcher.live == 0
