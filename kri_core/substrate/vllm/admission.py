@@ -107,6 +107,9 @@ class Admission:
                 self._planner.check(asked)
             except KriError as error:
                 return error
+            except Exception as error:  # noqa: BLE001 - a fault of ours is no answer to a client
+                logger.warning("a request is judged by the engine alone: %s", one_line(error))
+                return None
         return None
 
 

@@ -198,6 +198,16 @@ def test_a_beam_search_would_not_get_its_parameters(served, shop, params):
         )
 
 
+def test_a_fault_of_the_middleware_s_own_leaves_the_request_to_vllm(served, shop, monkeypatch):
+    def fails(_self, _asked):
+        raise OverflowError("some number is too large")
+
+    monkeypatch.setattr(admission.Planner, "check", fails)
+    done = served({"prompt": [*shop.cartridges["plain"].token_ids, 5], **UNKNOWN})
+
+    assert (done.status, done.calls) == (200, [COMPLETIONS])
+
+
 def test_a_server_with_another_connector_is_left_alone(served):
     assert served({"prompt": "Hello", **UNKNOWN}, connector="NixlConnector").calls == [COMPLETIONS]
 
