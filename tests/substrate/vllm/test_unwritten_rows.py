@@ -34,3 +34,18 @@ def test_unwritten_rows_of_a_request_that_was_aborted_in_the_same_step_are_not_f
 
     assert after.kri["rows_resident"] == 0
     agree(after, engine.reference("plain", KEPT))
+
+
+def test_a_refused_request_that_is_aborted_in_the_same_step_leaves_nothing(engine):
+    """It waits for KV that never comes; the worker's word frees its block all the same."""
+    before, client = engine.free_blocks, engine.llm.llm_engine
+    params = engine.params(stack="no-such-split")
+    client.add_request("gone", {"prompt_token_ids": engine.prompt("plain")}, params)
+    (request_id,) = engine.dispatcher._refusals
+    engine.core.aborts_queue.put_nowait([request_id])
+    for _ in range(3):
+        client.step()
+    client.abort_request(["gone"])
+
+    assert (engine.dispatcher.live, len(engine.scheduler.requests)) == (0, 0)
+    assert engine.free_blocks == before
