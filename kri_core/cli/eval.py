@@ -122,6 +122,7 @@ def leaderboard(paths: tuple[Path, ...], out: tuple[Path, ...], as_json: bool) -
     """Make the board of records (files or folders); exit 1 if it cannot rank."""
     _need_packages()
     from kri_core.artifacts.atomic import replacing
+    from kri_core.artifacts.opening import naming
     from kri_core.evaluation.board import leaderboard as made
     from kri_core.evaluation.board_text import to_json, to_markdown
     from kri_core.evaluation.verifying import board_text, read_all
@@ -129,7 +130,7 @@ def leaderboard(paths: tuple[Path, ...], out: tuple[Path, ...], as_json: bool) -
     found = made(read_all(paths))
     texts = [(path, board_text(found, path)) for path in out]
     for path, text in texts:
-        with replacing(path) as file:
+        with naming(path), replacing(path) as file:
             file.write(text.encode())
     if as_json or not out:
         click.echo(to_json(found) if as_json else to_markdown(found), nl=False)

@@ -45,6 +45,7 @@ class Leaderboard:
     fingerprint: str
     dtype: str
     substrate: str
+    codes: tuple[str, ...]  # versions of kri-core; more than one is said
     boards: tuple[Board, ...]
 
 
@@ -60,7 +61,10 @@ def leaderboard(records: Sequence[Record]) -> Leaderboard:
         tasks.setdefault(key, []).append(record)
     boards = [board for _, group in sorted(tasks.items()) for board in _boards(group)]
     first = min(records, key=lambda record: record.name).header
-    return Leaderboard(first.model, first.fingerprint, first.dtype, first.substrate, tuple(boards))
+    codes = tuple(sorted({record.header.code for record in records}))
+    return Leaderboard(
+        first.model, first.fingerprint, first.dtype, first.substrate, codes, tuple(boards)
+    )
 
 
 def _boards(records: Sequence[Record]) -> list[Board]:
@@ -165,5 +169,5 @@ def _check_rows_differ(records: Sequence[Record]) -> None:
         if other is not record:
             raise ArtifactError(
                 f"{other.name} and {record.name} are both the row {header.label!r}; they differ "
-                f"in {other.header.difference(header)}: give one"
+                f"in {other.header.difference(header) or 'nothing'}: give one"
             )

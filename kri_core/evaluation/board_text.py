@@ -44,9 +44,10 @@ def to_json(found: Leaderboard) -> str:
 
 def to_markdown(found: Leaderboard) -> str:
     """A page with one table per task and budget."""
+    model = f"{found.model} ({found.fingerprint[:12]}), {found.dtype}, substrate {found.substrate}"
     parts = [
         "# Leaderboard",
-        f"{found.model} ({found.fingerprint[:12]}), {found.dtype}, substrate {found.substrate}.",
+        f"{model}, kri-core {' and '.join(found.codes)}.",
         HOW_TO_READ.rstrip(),
         *(part for board in found.boards for part in _board(board)),
     ]

@@ -46,9 +46,13 @@ def parse_record(name: str, lines: list[bytes]) -> Record:
 
 
 def record_paths(paths: Iterable[Path]) -> Iterator[Path]:
-    """Every .jsonl of the folders, and the files as they are, in one order."""
+    """Every .jsonl of the folders, and the files as they are; each once."""
+    seen: set[Path] = set()
     for path in paths:
-        yield from sorted(path.glob("*.jsonl")) if path.is_dir() else (path,)
+        for found in sorted(path.glob("*.jsonl")) if path.is_dir() else (path,):
+            if found.resolve() not in seen:
+                seen.add(found.resolve())
+                yield found
 
 
 def _first(line: bytes) -> tuple[str, Header]:

@@ -169,6 +169,21 @@ def test_two_records_of_one_row_are_refused(results, made):
         leaderboard(read_all([results]))
 
 
+def test_a_copy_of_a_record_is_refused_and_a_file_named_twice_read_once(results, made):
+    path = sorted(results.iterdir())[0]
+    assert len(read_all([results, path, path])) == 4
+    (results / f"2026-12-01{path.name[10:]}").write_bytes(path.read_bytes())
+
+    with pytest.raises(ArtifactError, match=r"are both the row|exactly one record of role"):
+        leaderboard(read_all([results]))
+
+
+def test_rows_of_two_versions_are_said(results, made):
+    made.write(results, evolve(made.stack, stack="A1R2K1(x)", code="0.2.0"), made.right)
+
+    assert "kri-core 0.1.0 and 0.2.0." in to_markdown(leaderboard(read_all([results])))
+
+
 def test_an_unfinished_record_is_refused(results):
     path = sorted(results.iterdir())[0]
     path.write_bytes(path.read_bytes()[:-1])

@@ -169,6 +169,13 @@ def test_a_board_of_another_suffix_is_refused(results, kri):
     assert "board.csv: a board is a .json or a .md; name it so" in done.err
 
 
+def test_a_board_that_cannot_be_written_is_named(results, kri):
+    done = kri("eval", "leaderboard", results, "--out", results / "no" / "board.md")
+
+    assert done.code == 4
+    assert "no/board.md: cannot be written (No such file or directory)" in done.err
+
+
 def test_compare_says_how_sure_a_difference_is(results, kri, made):
     """15 of 20 against 17: 5 items only full has right, 3 only the stack.
 

@@ -82,6 +82,14 @@ def test_resuming_does_only_what_is_missing(tmp_path, made):
     check_complete(read_record(recorder.path))
 
 
+def test_a_line_is_written_through_at_once(tmp_path, made):
+    """What a kill right after an item would leave."""
+    with recording(tmp_path, made.stack, TODAY) as recorder:
+        for number in range(3):
+            recorder.append(made.result(number, True))
+            assert len(read_record(recorder.path).results) == number + 1
+
+
 def test_another_seed_reuses_nothing(tmp_path, made):
     """CASES 40: killed at item 37 of 200, then resumed with another seed."""
     of_200 = evolve(made.stack, num_items=200)

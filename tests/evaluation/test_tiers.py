@@ -54,3 +54,23 @@ def test_a_noisy_row_may_stand_above_a_better_one():
     best = line(*(1.0 for _ in range(20)))
 
     assert tiers([best, steady, noisy]) == (1, 2, 1)
+
+
+def test_a_tie_stands_or_falls_together_whatever_its_order():
+    """The noisy one of the tie is like the best, the steady one is not."""
+    best = line(*(1.0 for _ in range(20)))
+    steady = line(*(0.75 for _ in range(20)))
+    noisy = line(*(0.75 + 1.5 * (-1) ** n for n in range(20)))
+    assert steady.mean == noisy.mean
+
+    assert tiers([best, steady, noisy]) == tiers([best, noisy, steady]) == (1, 1, 1)
+    assert tiers([best, steady]) == (1, 2)  # the control
+
+
+def test_a_tie_at_the_top_is_the_best_as_a_whole():
+    steady = line(*(1.0 for _ in range(20)))
+    noisy = line(*(1.0 + 1.5 * (-1) ** n for n in range(20)))
+    lower = line(*(0.75 for _ in range(20)))
+
+    assert tiers([steady, noisy, lower]) == tiers([noisy, steady, lower]) == (1, 1, 1)
+    assert tiers([steady, lower]) == (1, 2)  # the control
