@@ -36,11 +36,12 @@ class Reading:
     draft: int = 0  # how many tokens
 
     def __attrs_post_init__(self) -> None:
-        """Refuse a reading whose first scored token nothing predicts."""
-        if not 1 <= self.answer <= len(self.token_ids):
+        """Refuse a reading whose first scored token nothing predicts, or that scores none."""
+        last = len(self.token_ids) - (0 if self.draft else 1)
+        if not 1 <= self.answer <= last:
             raise ConfigError(
-                f"a reading's answer starts behind one of its {len(self.token_ids)} tokens; got "
-                f"{self.answer}; feed at least one token before it"
+                f"a reading of {len(self.token_ids)} tokens has an answer that starts at "
+                f"{self.answer}; feed a token or more before it, and one or more of its own"
             )
 
     @property

@@ -10,13 +10,7 @@ from attrs import field, frozen
 from attrs.validators import ge, le
 
 from kri_core.evaluation.tasks.assembling import Haystack, bury
-from kri_core.evaluation.tasks.contract import (
-    Document,
-    ProbeSet,
-    Scores,
-    Task,
-    Tokenizer,
-)
+from kri_core.evaluation.tasks.contract import Document, ProbeSet, Scores, Task, Tokenizer
 from kri_core.evaluation.tasks.draws import Draws
 from kri_core.evaluation.tasks.items import Recall
 from kri_core.evaluation.tasks.prose import NAMES

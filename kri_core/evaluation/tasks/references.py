@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from zlib import crc32
 
+from kri_core.errors import ConfigError
 from kri_core.evaluation.tasks.scoring import Span, evidence_blocks
 from kri_core.types import Split
 
@@ -35,6 +36,17 @@ def oracle_doc(
     """The pins, then every question's evidence as it first occurs, as far as the budget goes."""
     everything = [span for spans in evidence for span in spans]
     return oracle(split, everything, block_size, seed, prefix_hash)
+
+
+def position_matched(kept: Sequence[tuple[int, ...]], which: int) -> tuple[int, ...]:
+    """What a stack kept of the next document: the same places, whatever stands there.
+
+    `kept` has one selection per document, of documents of one length. What this gains over random
+    blocks is placement; what the stack's own selection gains over this is content.
+    """
+    if len(kept) < 2:
+        raise ConfigError("placement is told from two documents or more; got one, run more")
+    return kept[(which + 1) % len(kept)]
 
 
 def _filled(split: Split, first: Sequence[int], seed: int, prefix_hash: str) -> tuple[int, ...]:

@@ -147,6 +147,21 @@ def test_one_forward_decides_between_the_first_digits(embedded):
 
 
 @pytest.mark.model
+def test_the_published_task_is_this_one(embedded):
+    """The first document of each board's task; a change would make old results other results."""
+    tasks = (Needle8, Needle8Fast, Needle8Long, NiahCopy, NearbyCopies)
+
+    found = {task.__name__: next(task().documents(embedded)).digest[:12] for task in tasks}
+    assert found == {
+        "Needle8": "986020c0c933",
+        "Needle8Fast": "73cd22f8f117",
+        "Needle8Long": "4521496da649",
+        "NiahCopy": "cc3d747b28ac",
+        "NearbyCopies": "0335958c6274",
+    }
+
+
+@pytest.mark.model
 def test_every_name_is_one_token_of_the_embedded_model(embedded):
     assert [name for name in NAMES if len(embedded.encode(f" {name}")) != 1] == []
 

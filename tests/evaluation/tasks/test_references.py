@@ -2,8 +2,14 @@
 
 import pytest
 
+from kri_core.errors import ConfigError
 from kri_core.evaluation.tasks import Span
-from kri_core.evaluation.tasks.references import oracle, oracle_doc, random_blocks
+from kri_core.evaluation.tasks.references import (
+    oracle,
+    oracle_doc,
+    position_matched,
+    random_blocks,
+)
 from kri_core.types import Split
 
 SPLIT = Split.pin(20, anchor=1, recent=2, mid_budget=5)  # mid: blocks 1 to 17
@@ -65,3 +71,11 @@ def test_a_budget_for_all_blocks_keeps_all():
     split = Split.pin(6, anchor=1, recent=2, mid_budget=13)
 
     assert random_blocks(split, 0, "x") == oracle(split, (), 4, 0, "x") == tuple(range(6))
+
+
+def test_matched_positions_are_another_document_s_and_all_are_used_once():
+    kept = [(0, 3), (0, 5), (1, 2)]
+
+    assert [position_matched(kept, which) for which in range(3)] == [(0, 5), (1, 2), (0, 3)]
+    with pytest.raises(ConfigError, match="placement is told from two documents or more; got one"):
+        position_matched(kept[:1], 0)

@@ -258,8 +258,11 @@ def test_logits_nan_and_rows_of_other_positions_are_refused():
         LogProbs.from_rows(reading, np.log(np.array([[0.5, 0.5], [np.nan, 0.5]])))
 
 
-def test_a_reading_needs_a_token_before_its_answer():
-    with pytest.raises(ConfigError, match="starts behind one of its 2 tokens; got 0; feed at"):
-        Reading((1, 2), answer=0)
-    with pytest.raises(ConfigError, match="starts behind one of its 2 tokens; got 3"):
-        Reading((1, 2), answer=3)
+def test_a_reading_needs_a_token_before_its_answer_and_one_of_it():
+    wanted = "a reading of 2 tokens has an answer that starts at {}; feed a token or more before it"
+    for answer in (0, 2, 3):
+        with pytest.raises(ConfigError, match=wanted.format(answer)):
+            Reading((1, 2), answer=answer)
+    assert Reading((1, 2), answer=2, draft=4).num_rows == 4
+    with pytest.raises(ConfigError, match=wanted.format(3)):
+        Reading((1, 2), answer=3, draft=4)
