@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from attrs import fields, frozen
 
 from kri_core.cli.output import print_fields
+from kri_core.evaluation.board_text import p_text
 from kri_core.evaluation.power import POWER, detectable_effect
 from kri_core.evaluation.reading import read_record
 from kri_core.evaluation.records import Header, check_complete
@@ -73,10 +74,10 @@ def print_comparison(found: Compared) -> None:
             f"second ({found.score})": f"{_shown(found.second)}  {found.second_label}",
             "they differ in": ", ".join(found.differ_in) or "nothing",
             "documents": f"{clustered.num_groups}, {clustered.num_items} items",
-            "first − second": f"{_shown(clustered, '+')}, p {found.p:.4f}{sigma}: {verdict}",  # noqa: RUF001
+            "first − second": f"{_shown(clustered, '+')}, p {p_text(found.p)}{sigma}: {verdict}",  # noqa: RUF001
             "McNemar, exact": "needs scores of 0 and 1"
             if test is None
-            else f"{test.only_first}:{test.only_second}, p {test.p:.4f}, as if items were "
+            else f"{test.only_first}:{test.only_second}, p {p_text(test.p)}, as if items were "
             "independent",
             "detectable": None
             if found.detectable is None

@@ -94,11 +94,10 @@ def _table(board: Board) -> str:
 
 def _cells(row: Row, score: str, others: Sequence[str]) -> tuple[str, ...]:
     tier = NONE if row.tier is None else f"{row.tier}{' =' if row.tied else ''}"
-    pins = f" A{row.anchor}R{row.recent}" if row.role == "random" else ""
     ranked = f"{_mean(row.scores[score])} {_interval(row.scores[score])}"
     shown = (_mean(row.scores[name]) if name in row.scores else NONE for name in others)
     against = _against(row.against_random)
-    return (tier, f"{row.label}{pins}", f"{row.kept_fraction:.1%}", ranked, *against, *shown)
+    return (tier, row.label, f"{row.kept_fraction:.1%}", ranked, *against, *shown)
 
 
 def _against(found: Comparison | None) -> tuple[str, ...]:
@@ -107,7 +106,12 @@ def _against(found: Comparison | None) -> tuple[str, ...]:
     difference = f"{found.difference.mean:+.3f} {_interval(found.difference, signed=True)}"
     sigmas = (found.sigma_documents, found.sigma_seeds)
     shown = (NONE if sigma is None else f"{sigma:.1f}" for sigma in sigmas)
-    return (difference, f"{found.p_holm:.4f}", *shown, _recovery(found.recovery))
+    return (difference, p_text(found.p_holm), *shown, _recovery(found.recovery))
+
+
+def p_text(p: float) -> str:
+    """Four digits; what is less is not 0."""
+    return f"{p:.4f}" if p >= 0.0001 else "<0.0001"
 
 
 def _recovery(found: Recovery) -> str:
@@ -119,12 +123,11 @@ def _recovery(found: Recovery) -> str:
 
 def _null(row: Row) -> str:
     seeds = row.seeds
-    name = f"{row.label} A{row.anchor}R{row.recent}"
     if seeds is None:
-        return name
+        return row.label
     return (
-        f"{name}: mean {seeds.mean:.3f}, spread {seeds.spread:.3f} over {seeds.num_seeds} seeds, "
-        f"from {seeds.least:.3f} to {seeds.most:.3f}"
+        f"{row.label}: mean {seeds.mean:.3f}, spread {seeds.spread:.3f} over {seeds.num_seeds} "
+        f"seeds, from {seeds.least:.3f} to {seeds.most:.3f}"
     )
 
 

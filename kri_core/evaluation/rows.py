@@ -140,7 +140,7 @@ def _against(record: Record, nulls: Sequence[Record], full: Record) -> Compariso
     found, p = estimate(difference), p_value(difference)
     spread = _seed_spread(null)
     return Comparison(
-        null=f"{null.header.label}, A{null.header.anchor}R{null.header.recent}",
+        null=null.header.label,
         difference=found,
         p=p,
         p_holm=p,

@@ -8,7 +8,7 @@ from attrs import evolve
 
 from kri_core.errors import ArtifactError
 from kri_core.evaluation.board import leaderboard
-from kri_core.evaluation.board_text import to_json, to_markdown
+from kri_core.evaluation.board_text import p_text, to_json, to_markdown
 from kri_core.evaluation.power import detectable_effect
 from kri_core.evaluation.verifying import read_all
 
@@ -41,7 +41,7 @@ def test_a_row_is_compared_with_the_random_selector_of_its_pins(results):
     (row,) = board_of(results).rows
     against = row.against_random
 
-    assert against.null == "A1R2K1(random), A1R2"
+    assert against.null == "A1R2K1(random)"
     assert against.difference.mean == pytest.approx(0.525)
     assert against.difference.error == pytest.approx(0.25 / math.sqrt(5))
     assert against.recovery.share == pytest.approx(0.525 / 0.625)
@@ -135,8 +135,8 @@ def test_a_stack_whose_pins_leave_no_choice_is_compared_with_unpinned_random(res
     nulls = {row.label: row.against_random.null for row in board_of(results).rows}
 
     assert nulls == {
-        "A1R2K1(kri-d), generic probes": "A1R2K1(random), A1R2",
-        "recency[budget=4], generic probes": "A0R0K4(random), A0R0",
+        "A1R2K1(kri-d), generic probes": "A1R2K1(random)",
+        "recency[budget=4], generic probes": "A0R0K4(random)",
     }
 
 
@@ -232,13 +232,15 @@ def test_no_record_and_no_stack_are_no_board(results):
         leaderboard(held)
 
 
+def test_a_small_p_is_not_printed_as_none_at_all():
+    assert [p_text(p) for p in (0.0271, 0.0001, 2**-24)] == ["0.0271", "0.0001", "<0.0001"]
+
+
 def test_the_page_says_what_the_numbers_are_measured_against(results):
     page = to_markdown(leaderboard(read_all([results])))
 
     assert "Chance 0.125; floor (no document) 0.100 ± " in page
     assert "ceiling (full attention) 0.850 ± " in page
     assert "points is found with 80% power" in page
-    assert (
-        "A1R2K1(random) A1R2: mean 0.225, spread 0.026 over 20 seeds, from 0.200 to 0.250" in page
-    )
+    assert "A1R2K1(random): mean 0.225, spread 0.026 over 20 seeds, from 0.200 to 0.250" in page
     assert "They are not the same σ." in page  # noqa: RUF001
