@@ -86,14 +86,6 @@ class Orders:
 
 
 @frozen
-class Refusal:
-    """Why a request cannot be routed as asked."""
-
-    reason: str  # a short name for counters
-    message: str  # what came, what was wanted, what to do
-
-
-@frozen
 class Repaired:
     """What the repairs of one request came to."""
 

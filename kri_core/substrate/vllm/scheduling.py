@@ -9,7 +9,7 @@ from vllm.logger import init_logger
 
 from kri_core.errors import KriError, PluginError, one_line
 from kri_core.substrate.vllm.asked import Asked
-from kri_core.substrate.vllm.orders import LoadOrder, Orders, Plan, Refusal, Repaired, Row
+from kri_core.substrate.vllm.orders import LoadOrder, Orders, Plan, Repaired, Row
 from kri_core.substrate.vllm.planning import Planner
 from kri_core.substrate.vllm.stats import Counts
 from kri_core.substrate.vllm.trace import Trace
@@ -42,7 +42,7 @@ class Dispatcher:
     trace: Trace | None = None
     counts: Counts = field(factory=Counts)
     _plans: dict[str, Plan] = field(factory=dict)
-    _refusals: dict[str, Refusal] = field(factory=dict)
+    _refusals: set[str] = field(factory=set)
     _placements: dict[str, Placement] = field(factory=dict)
     _repaired: dict[str, Repaired] = field(factory=dict)
     _loads: list[LoadOrder] = field(factory=list)
@@ -74,14 +74,14 @@ class Dispatcher:
         return plan
 
     def _refuse(self, asked: Asked, error: KriError) -> None:
-        refusal = Refusal(REASONS.get(type(error).__name__, "other"), str(error))
+        reason = REASONS.get(type(error).__name__, "other")
         if self.planner.settings.on_error == "dense":
-            logger.warning("request %s is served dense: %s", asked.request_id, refusal.message)
-            self.counts.add(dense_requests=1, **{f"dense_after_{refusal.reason}": 1})
+            logger.warning("request %s is served dense: %s", asked.request_id, error)
+            self.counts.add(dense_requests=1, **{f"dense_after_{reason}": 1})
             return
-        logger.error("request %s is refused: %s", asked.request_id, refusal.message)
-        self.counts.add(**{f"refused_{refusal.reason}": 1})
-        self._refusals[asked.request_id] = refusal
+        logger.error("request %s is refused: %s", asked.request_id, error)
+        self.counts.add(**{f"refused_{reason}": 1})
+        self._refusals.add(asked.request_id)
 
     def plan_of(self, request_id: str) -> Plan | None:
         """As `Plans` says."""
@@ -119,7 +119,7 @@ class Dispatcher:
 
     def finish(self, request_id: str) -> dict[str, object] | None:
         """Forget a request; what its response says of the routing."""
-        self._refusals.pop(request_id, None)
+        self._refusals.discard(request_id)
         plan = self._plans.pop(request_id, None)
         placement = self._placements.pop(request_id, None)
         repaired = self._repaired.pop(request_id, None)
