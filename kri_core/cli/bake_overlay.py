@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -10,6 +12,10 @@ from kri_core.cli.options import FILE, cartridge_option, model_options, prior_op
 from kri_core.cli.output import size
 from kri_core.cli.probes import BATCH, probes_option, read_probes
 from kri_core.cli.progress import progress
+
+if TYPE_CHECKING:
+    from kri_core.artifacts import Overlay
+    from kri_core.substrate.hf.repair import Repair
 
 
 @click.command("bake-overlay")
@@ -57,6 +63,12 @@ def bake_overlay(
         manifest = router.route(cartridge, None, prior, probe)
     overlay, repairs = baked(model, cartridge, router, manifest)
     write_overlay(overlay, out)
+    _tell(overlay, repairs)
+    click.echo(out)
+
+
+def _tell(overlay: Overlay, repairs: Sequence[Repair]) -> None:
+    """What was refreshed, and what is kept."""
     for repair in repairs:
         done = repair.report
         click.echo(
@@ -65,6 +77,5 @@ def bake_overlay(
             err=True,
         )
     held = overlay.blocks.nbytes + overlay.tail.nbytes
-    kept = f"{len(manifest.kept)} of {manifest.total_blocks} blocks"
-    click.echo(f"{manifest.stack}: {kept}, {size(held)} of KV", err=True)
-    click.echo(out)
+    kept = f"{len(overlay.header.kept)} of {overlay.layout.num_blocks} blocks"
+    click.echo(f"{overlay.header.stack}: {kept}, {size(held)} of KV", err=True)

@@ -13,45 +13,45 @@ from kri_core.cli.options import FILE
 from kri_core.errors import ArtifactError, ConfigError
 
 SUFFIXES = (".safetensors", ".pt")
+OPTIONS = (
+    click.option(
+        "--cartridge",
+        "cartridges",
+        multiple=True,
+        required=True,
+        metavar="ID=PATH|FOLDER",
+        help="A cartridge, or all of a folder, by their file names.  [repeatable]",
+    ),
+    click.option(
+        "--prior",
+        "priors",
+        multiple=True,
+        metavar="ID=PATH",
+        help="A prior of that cartridge; the first is the default.  [repeatable]",
+    ),
+    click.option(
+        "--overlay",
+        "overlays",
+        multiple=True,
+        metavar="ID=PATH",
+        help="Repaired KV of that cartridge, by kri-core bake-overlay.  [repeatable]",
+    ),
+    click.option("--stack", help="Such as 'A1R2K13'; without it all blocks are served."),
+    click.option("--K", "budget", type=int, help="Pure top-K: short for --stack A0R0K<K>."),
+    click.option(
+        "--on-error",
+        type=click.Choice(["fail", "dense"]),
+        default="fail",
+        show_default=True,
+        help="What becomes of a request that cannot be routed as it asks.",
+    ),
+    click.option("--no-share", is_flag=True, help="No cartridge block serves two requests."),
+    click.option("--trace", type=FILE, help="Write a JSON line per routed request."),
+)
 
 
 def routing_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """All there is to say of routing; the command takes it as `extra`, checked."""
-    options = (
-        click.option(
-            "--cartridge",
-            "cartridges",
-            multiple=True,
-            required=True,
-            metavar="ID=PATH|FOLDER",
-            help="A cartridge, or all of a folder, by their file names.  [repeatable]",
-        ),
-        click.option(
-            "--prior",
-            "priors",
-            multiple=True,
-            metavar="ID=PATH",
-            help="A prior of that cartridge; the first is the default.  [repeatable]",
-        ),
-        click.option(
-            "--overlay",
-            "overlays",
-            multiple=True,
-            metavar="ID=PATH",
-            help="Repaired KV of that cartridge, by kri-core bake-overlay.  [repeatable]",
-        ),
-        click.option("--stack", help="Such as 'A1R2K13'; without it all blocks are served."),
-        click.option("--K", "budget", type=int, help="Pure top-K: short for --stack A0R0K<K>."),
-        click.option(
-            "--on-error",
-            type=click.Choice(["fail", "dense"]),
-            default="fail",
-            show_default=True,
-            help="What becomes of a request that cannot be routed as it asks.",
-        ),
-        click.option("--no-share", is_flag=True, help="No cartridge block serves two requests."),
-        click.option("--trace", type=FILE, help="Write a JSON line per routed request."),
-    )
 
     @wraps(command)
     def configured(
@@ -69,7 +69,7 @@ def routing_options(command: Callable[..., Any]) -> Callable[..., Any]:
         return command(extra=found, **others)
 
     decorated: Callable[..., Any] = configured
-    for option in reversed(options):
+    for option in reversed(OPTIONS):
         decorated = option(decorated)
     return decorated
 
