@@ -34,9 +34,15 @@ def serve(
 ) -> None:
     """Run vLLM's OpenAI server with routed cartridges; flags after -- go to vLLM."""
     from kri_core.models import resolve_model
-    from kri_core.substrate.vllm.launching import check_first, engine_flags, server_command
+    from kri_core.substrate.vllm.launching import (
+        check_first,
+        check_offers,
+        engine_flags,
+        server_command,
+    )
 
     flags = engine_flags(resolve_model(model), extra, vllm_flags)
+    check_offers(extra, vllm_flags)
     if cpu_kv_space is not None:
         os.environ["VLLM_CPU_KVCACHE_SPACE"] = str(cpu_kv_space)
     if self_check:

@@ -218,6 +218,23 @@ def test_a_broken_vllm_is_one_line_and_exit_code_5(served):
     )
 
 
+@pytest.mark.parametrize(
+    ("flags", "code", "line"),
+    [
+        (("--prior", "doc=nowhere.pt"), 4, "nowhere.pt: cannot be opened (No such file"),
+        (("--stack", "A1R1K1(no-such-scorer)"), 3, "no scorer is called 'no-such-scorer'"),
+        (("--trace", "priors"), 2, "priors cannot be written (Is a directory); give another file"),
+        (("--overlay", "doc=no.safetensors"), 4, "no.safetensors: cannot be opened (No such file"),
+    ],
+)
+def test_what_no_engine_would_serve_is_said_before_one_starts(served, flags, code, line):
+    _, found, out, err = served(*CARTRIDGE, *flags)
+
+    assert (found, out) == (code, "")
+    assert line in err
+    assert [said for said in err.splitlines() if not said.startswith("  ")] == [err.splitlines()[0]]
+
+
 def test_a_self_check_that_does_not_pass_serves_nothing(served):
     """The stand-in has no engine, so the check cannot even start."""
     _, code, out, err = served(*CARTRIDGE, "--self-check")

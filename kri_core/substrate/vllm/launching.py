@@ -19,6 +19,7 @@ from kri_core.errors import EngineError, KriError, one_line
 from kri_core.grammar import parse
 from kri_core.substrate.vllm.plugin import HERE, worker_class
 from kri_core.substrate.vllm.settings import Settings
+from kri_core.substrate.vllm.traced import check_writable
 
 SERVER = "vllm.entrypoints.openai.api_server"
 
@@ -38,6 +39,23 @@ def engine_flags(model: str, extra: Mapping[str, object], given: Sequence[str]) 
     if parse(settings.stack).repairs and not _is_given("--worker-cls", given):
         flags += ["--worker-cls", _worker()]
     return (*flags, *given)
+
+
+def check_offers(extra: Mapping[str, object], given: Sequence[str]) -> None:
+    """What the engine refuses after a minute and in a page, in a line and with its exit code.
+
+    A --block-size that is given is the engine's alone to judge.
+    """
+    from kri_core.substrate.vllm.planning import Planner
+    from kri_core.substrate.vllm.shelf import Shelf
+
+    settings = Settings.parse(extra)
+    if settings.trace is not None:
+        check_writable(settings.trace)
+    block_size = common_block_size(settings)
+    if block_size is not None and not _is_given("--block-size", given):
+        shelf = Shelf.of(settings.cartridges, block_size, lambda _: None)
+        Planner(settings, shelf, block_size, dtype="").check_offers()
 
 
 def server_command(flags: Sequence[str], transfer: Mapping[str, object]) -> list[str]:

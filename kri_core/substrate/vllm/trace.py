@@ -8,10 +8,9 @@ from pathlib import Path
 from attrs import field, frozen
 from vllm.logger import init_logger
 
-from kri_core.errors import ConfigError
 from kri_core.substrate.vllm.asked import Asked
 from kri_core.substrate.vllm.orders import Plan
-from kri_core.substrate.vllm.traced import TracedRequest
+from kri_core.substrate.vllm.traced import TracedRequest, check_writable
 
 logger = init_logger("vllm.kri_core.trace")
 
@@ -24,13 +23,7 @@ class Trace:
 
     @path.validator
     def _check(self, _attribute: object, path: Path) -> None:
-        """When the server starts, not when the first request is routed."""
-        try:
-            path.open("a").close()
-        except OSError as error:
-            raise ConfigError(
-                f"trace {path} cannot be written ({error.strerror}); give another file"
-            ) from error
+        check_writable(path)
 
     def write(self, asked: Asked, plan: Plan) -> None:
         """A disk that fills up later costs lines, not the engine."""

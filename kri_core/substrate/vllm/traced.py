@@ -10,7 +10,7 @@ from typing import Any, get_type_hints
 from attrs import asdict, frozen
 
 from kri_core.artifacts.opening import naming, opened
-from kri_core.errors import ArtifactError
+from kri_core.errors import ArtifactError, ConfigError
 
 SCHEMA_VERSION = 1
 WHOLE = range(1 << 31)
@@ -65,6 +65,16 @@ def _checked(name: str, value: Any) -> Any:  # noqa: ANN401 - JSON
     if not fits:
         raise ArtifactError(f"{name} is not what a server writes; trace again")
     return value
+
+
+def check_writable(path: Path) -> None:
+    """When a server starts, not when its first request is routed."""
+    try:
+        path.open("a").close()
+    except OSError as error:
+        raise ConfigError(
+            f"trace {path} cannot be written ({error.strerror}); give another file"
+        ) from error
 
 
 def read_trace(path: Path) -> Iterator[TracedRequest]:
