@@ -1,4 +1,4 @@
-"""`kri-core eval`: compare, power, verify, leaderboard. None of them runs a model."""
+"""`kri-core eval`: run, and what needs no model: compare, power, verify, leaderboard."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 from attrs import asdict
 
+from kri_core.cli.eval_run import run
 from kri_core.cli.options import FILE, json_flag
 from kri_core.cli.output import print_json
 from kri_core.errors import ConfigError, EngineError, KriError
@@ -37,6 +38,9 @@ def _share(_ctx: click.Context, _param: click.Parameter, text: str | None) -> fl
 @click.group("eval")
 def evaluation() -> None:
     """How good stacks are, and how sure that is."""
+
+
+evaluation.add_command(run)
 
 
 @evaluation.command()

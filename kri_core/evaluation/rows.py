@@ -15,6 +15,7 @@ from kri_core.evaluation.statistics import Estimate, estimate, p_value
 from kri_core.evaluation.tiers import tiers
 
 MIN_SEEDS = 20  # of a random selector (EVAL 1)
+Pins = tuple[int, int, int | None]  # anchor, recent, budget
 
 
 @frozen
@@ -103,10 +104,8 @@ def compared(
 
 
 def null_of(record: Record, nulls: Sequence[Record]) -> Record:
-    """The random selector with a row's pins; where these fill the budget, the one with none."""
-    anchor, recent, budget = record.header.pins
-    if budget is not None and anchor + recent >= budget:
-        anchor, recent = 0, 0
+    """The random selector that a row is measured against."""
+    anchor, recent, budget = null_pins(record.header.pins)
     for null in nulls:
         if null.header.pins == (anchor, recent, budget):
             return null
@@ -114,6 +113,12 @@ def null_of(record: Record, nulls: Sequence[Record]) -> Record:
         f"{record.header.label} has no random selector with its pins (A{anchor}R{recent}, budget "
         f"{budget}) beside it; run one with at least {MIN_SEEDS} seeds"
     )
+
+
+def null_pins(pins: Pins) -> Pins:
+    """A row's own pins; where these fill the budget, none."""
+    anchor, recent, budget = pins
+    return (0, 0, budget) if budget is not None and anchor + recent >= budget else pins
 
 
 def check_null(record: Record) -> None:

@@ -1,0 +1,169 @@
+"""A whole run: prepare every document, plan the rows, answer what is not yet recorded."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from attrs import evolve, frozen
+
+from kri_core.errors import ConfigError
+from kri_core.evaluation.recording import Recorder, recording
+from kri_core.evaluation.records import Result
+from kri_core.registry import Registry
+from kri_core.running.crossing import Failure, Job, Prepared
+from kri_core.running.headers import Facts, header_of
+from kri_core.running.planning import (
+    PlannedRow,
+    asks_probe_to_select,
+    baselines,
+    planned_rows,
+    stacks_of,
+)
+from kri_core.running.processes import Crew, Todo, crew
+from kri_core.stack import Stack
+
+logger = logging.getLogger(__name__)
+
+Report = Callable[[str, int, int], object]  # (name of the work, units done, units in all)
+
+
+@frozen
+class Request:
+    """What is to be run, beside what a process is started with."""
+
+    stacks: tuple[str, ...]
+    budgets: tuple[int, ...]  # empty: the stacks' own
+    num_seeds: int
+    jobs: int
+    out: Path
+    today: str
+
+
+@frozen
+class Finished:
+    """What a run left."""
+
+    records: tuple[Path, ...]
+    failures: tuple[Failure, ...]
+
+
+def run(job: Job, request: Request, model: str, report: Report) -> Finished:
+    """Run or go on with it; what fails on one document is named, and everything else is done."""
+    registry = Registry.discover()
+    stacks = stacks_of(request.stacks, request.budgets, registry)
+    scorers = dict.fromkeys(str(stack.scorer.ref) for stack in stacks if stack.scorer)
+    job = evolve(job, scorers=tuple(scorers))
+    with crew(job, request.jobs) as hands:
+        said = hands.report()
+        prepared = _prepared(hands, said.documents, report)
+        largest = max((one.layout for one in prepared), key=lambda layout: layout.num_blocks)
+        stacks += baselines(stacks, largest, registry)
+        rows = planned_rows(
+            stacks,
+            largest,
+            {str(stack.config): probe_sets_of(stack, prepared) for stack in stacks},
+            request.num_seeds,
+            evidence=all(one.evidence for one in prepared),
+        )
+        facts = Facts.of(job, said, model, prepared, registry)
+        by_name = {str(stack.config): stack for stack in stacks}
+        headers = [header_of(row, by_name.get(row.name), facts) for row in rows]
+        with ExitStack() as files:
+            recorders = [
+                files.enter_context(recording(request.out, header, request.today))
+                for header in headers
+            ]
+            failures = _answered(hands, rows, recorders, prepared, report)
+        baked = [failure for one in prepared for failure in one.failures]
+        return Finished(tuple(one.path for one in recorders), (*baked, *failures))
+
+
+def _prepared(hands: Crew, count: int, report: Report) -> list[Prepared]:
+    prepared = []
+    for one in hands.prepare(range(count)):
+        for failure in one.failures:
+            _say(failure)
+        prepared.append(one)
+        report("preparing", len(prepared), count)
+    ids = [name for one in prepared for name in one.items]
+    if twice := next((name for name in ids if ids.count(name) > 1), None):
+        raise ConfigError(f"two items of the task are called {twice!r}; give each its own id")
+    first = prepared[0]
+    for one in prepared:
+        if (one.probe_sets, one.ranked_by) != (first.probe_sets, first.ranked_by):
+            raise ConfigError(
+                f"documents {first.document!r} and {one.document!r} have other probe sets or are "
+                "ranked by another score; a task has the same for all its documents"
+            )
+    return prepared
+
+
+def probe_sets_of(stack: Stack, prepared: Sequence[Prepared]) -> tuple[str | None, ...]:
+    """A row for each probe set, if anything differs between them; else one without."""
+    sets = prepared[0].probe_sets
+    if not sets:
+        return (None,)
+    if asks_probe_to_select(stack):
+        return sets
+    if stack.scorer is None:
+        return (None,)
+    scorer = str(stack.scorer.ref)
+    same = all(
+        len({one.priors.get((scorer, probe_set)) for probe_set in sets}) == 1 for one in prepared
+    )
+    return (None,) if same else sets
+
+
+def _answered(
+    hands: Crew,
+    rows: Sequence[PlannedRow],
+    recorders: Sequence[Recorder],
+    prepared: Sequence[Prepared],
+    report: Report,
+) -> list[Failure]:
+    """Answer and record what is missing, documents in order; a failure leaves its gap."""
+    total = sum(len(row.seeds) for row in rows) * sum(len(one.items) for one in prepared)
+    done = sum(len(recorder.done) for recorder in recorders)
+    work = list(_missing(rows, recorders, prepared))
+    failures = []
+    for found in hands.answer(work):
+        for place, results in found:
+            if isinstance(results, Failure):
+                _say(results)
+                failures.append(results)
+                continue
+            done += _append(recorders[place], results)
+            report("answering", done, total)
+    return failures
+
+
+def _missing(
+    rows: Sequence[PlannedRow], recorders: Sequence[Recorder], prepared: Sequence[Prepared]
+) -> Iterator[tuple[int, Todo]]:
+    """For each document the rows, and of each the seeds, that lack an item."""
+    for index, one in enumerate(prepared):
+        todo = []
+        for place, (row, recorder) in enumerate(zip(rows, recorders, strict=True)):
+            seeds = tuple(
+                seed
+                for seed in row.seeds
+                if any((name, seed) not in recorder.done for name in one.items)
+            )
+            if seeds:
+                todo.append((place, evolve(row, seeds=seeds)))
+        if todo:
+            yield index, tuple(todo)
+
+
+def _append(recorder: Recorder, results: Iterable[Result]) -> int:
+    missing = [result for result in results if result.key not in recorder.done]
+    for result in missing:
+        recorder.append(result)
+    return len(missing)
+
+
+def _say(failure: Failure) -> None:
+    logger.warning("%s on document %s: %s", failure.what, failure.document, failure.message)

@@ -1,0 +1,131 @@
+"""From a planned row to the blocks of one item: by the stack's router, or by the reference."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from attrs import Factory, evolve, frozen
+
+from kri_core.errors import ArtifactError
+from kri_core.evaluation.tasks import Document, Item
+from kri_core.evaluation.tasks.references import oracle, oracle_doc, random_blocks
+from kri_core.grammar import parse
+from kri_core.prior import Prior
+from kri_core.registry import Registry
+from kri_core.repairing import repair_params
+from kri_core.routing import Router
+from kri_core.running.answering import Selection
+from kri_core.running.caching import Cache
+from kri_core.running.planning import PlannedRow
+from kri_core.scoring import SCORE_QUERY
+from kri_core.substrate.hf import HfModel, HfProbe, probe_texts, run_repairs
+from kri_core.types import Cartridge, Query, Split
+
+BATCH = 16  # 8–16 masks at once were fastest on a CPU (ALGORITHMS 1.2)
+
+
+def probe_on(model: HfModel, cartridge: Cartridge, texts: Sequence[str]) -> HfProbe:
+    """A probe with these texts, which may be none."""
+    return HfProbe(model, cartridge, probe_texts(model, texts), BATCH)
+
+
+@frozen(eq=False)
+class Chooser:
+    """Chooses the blocks of one document's items."""
+
+    model: HfModel
+    cartridge: Cartridge
+    document: Document
+    cache: Cache
+    registry: Registry
+    _routers: dict[str, Router] = Factory(dict)
+    _probes: dict[str | None, HfProbe] = Factory(dict)
+    _priors: dict[tuple[str, str | None], Prior] = Factory(dict)
+    _routed: dict[object, Selection] = Factory(dict)
+
+    def choose(self, row: PlannedRow, item: Item, seed: int) -> Selection:
+        """What this row keeps for an item under a seed."""
+        cartridge, split = self.cartridge, self._split(row)
+        size, prefix_hash = cartridge.layout.block_size, cartridge.prefix_hash
+        if row.kind == "full":
+            return Selection(tuple(range(cartridge.layout.num_blocks)))
+        if row.kind == "floor":
+            return Selection((), document=False)
+        if row.kind == "random":
+            return Selection(random_blocks(split, seed, prefix_hash))
+        if row.kind == "oracle":
+            return Selection(oracle(split, item.evidence, size, seed, prefix_hash))
+        if row.kind == "oracle-doc":
+            spans = [other.evidence for other in self.document.items]
+            return Selection(oracle_doc(split, spans, size, seed, prefix_hash))
+        return self._by_stack(row, item)
+
+    def _split(self, row: PlannedRow) -> Split:
+        anchor, recent, budget = row.pins
+        left = max(0, (budget or 0) - anchor - recent)
+        blocks = self.cartridge.layout.num_blocks
+        return Split.pin(blocks, anchor=anchor, recent=recent, mid_budget=left)
+
+    def _by_stack(self, row: PlannedRow, item: Item) -> Selection:
+        """A stack that does not read the question is asked once for all of a document's."""
+        router = self._router(row.name)
+        asked = item.question if _reads_question(router) else ()
+        key = (row.name, row.probe_set, asked)
+        if key not in self._routed:
+            self._routed[key] = self._select(router, row, item)
+        return self._routed[key]
+
+    def _select(self, router: Router, row: PlannedRow, item: Item) -> Selection:
+        prior, probe = self._prior(router, row.probe_set), self._probe(row.probe_set)
+        start = time.perf_counter()
+        manifest = router.route(self.cartridge, Query(item.question), prior, probe)
+        prefix, repairs = run_repairs(self.model, self.cartridge, router, manifest, item.question)
+        selection = Selection(manifest.kept, seconds=time.perf_counter() - start)
+        if prefix is None:
+            return selection
+        asked = list(item.question) if _repairs_after_question(router) else []
+        return evolve(
+            selection,
+            repaired=prefix,
+            variant=f"{row.name} {row.probe_set} {asked}",
+            refreshed_tokens=sum(len(one.report.refreshed) for one in repairs),
+        )
+
+    def _router(self, name: str) -> Router:
+        if name not in self._routers:
+            self._routers[name] = Router.from_config(parse(name), self.registry)
+        return self._routers[name]
+
+    def _probe(self, probe_set: str | None) -> HfProbe:
+        if probe_set not in self._probes:
+            texts = [
+                text for one in self.document.probes if one.name == probe_set for text in one.texts
+            ]
+            self._probes[probe_set] = probe_on(self.model, self.cartridge, texts)
+        return self._probes[probe_set]
+
+    def _prior(self, router: Router, probe_set: str | None) -> Prior | None:
+        """The scorer's prior; without a probe set it is that of any."""
+        scorer = router.stack.scorer
+        if scorer is None:
+            return None
+        if probe_set is None and self.document.probes:
+            probe_set = self.document.probes[0].name
+        key = (str(scorer.ref), probe_set)
+        if key not in self._priors:
+            held = self.cache.prior(self._probe(probe_set), scorer)
+            if held is None:
+                raise ArtifactError(f"{scorer.ref} has no prior of this document; see above")
+            self._priors[key] = held
+        return self._priors[key]
+
+
+def _reads_question(router: Router) -> bool:
+    scorer = router.stack.scorer
+    return _repairs_after_question(router) or (scorer is not None and scorer.answers(SCORE_QUERY))
+
+
+def _repairs_after_question(router: Router) -> bool:
+    repairs = [repair_params(member.params) for member in router.stack.repairs]
+    return any(params.reference == "query_first" for params in repairs)

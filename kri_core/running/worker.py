@@ -1,0 +1,162 @@
+"""What one process does: it holds the model, prepares documents and answers their items."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+
+import attrs
+import torch
+from attrs import frozen
+
+from kri_core.errors import ConfigError, KriError
+from kri_core.evaluation.records import Result
+from kri_core.evaluation.tasks import Document, Task, chance, load_task
+from kri_core.grammar import parse_scorer
+from kri_core.models import resolve_model
+from kri_core.registry import Registry
+from kri_core.running.answering import Reader
+from kri_core.running.caching import Cache, prior_digest
+from kri_core.running.crossing import Failure, Job, Prepared, Reported
+from kri_core.running.planning import PlannedRow
+from kri_core.running.selecting import Chooser, probe_on
+from kri_core.running.tokenizing import HfTokenizer
+from kri_core.stack import Member
+from kri_core.substrate.hf import HfModel, load_model
+
+
+@frozen(eq=False, slots=False)
+class Worker:
+    """One process's model and task."""
+
+    job: Job
+    registry: Registry
+    model: HfModel
+
+    @classmethod
+    def start(cls, job: Job) -> Worker:
+        """Load the model; one thread, so that numbers do not depend on the cores there are."""
+        torch.set_num_threads(1)
+        model = load_model(resolve_model(job.model), job.revision, job.dtype, job.device)
+        return cls(job, Registry.discover(), model)
+
+    @cached_property
+    def task(self) -> Task:
+        """The task with its parameters."""
+        return load_task(self.job.task, dict(self.job.task_params), self.registry)
+
+    @cached_property
+    def documents(self) -> tuple[Document, ...]:
+        """The first so many documents."""
+        found = tuple(islice(self.task.documents(HfTokenizer(self.model)), self.job.docs))
+        if not found or not all(document.items for document in found):
+            raise ConfigError(f"task {self.job.task} has no document with items; give it some")
+        return found
+
+    @cached_property
+    def cache(self) -> Cache:
+        """Where cartridges and priors are kept."""
+        return Cache(self.job.cache)
+
+    @cached_property
+    def scorers(self) -> tuple[Member, ...]:
+        """The scorers that some stack names."""
+        refs = [parse_scorer(text) for text in self.job.scorers]
+        return tuple(Member.load(self.registry, "scorer", ref) for ref in refs)
+
+    def report(self) -> Reported:
+        """What a header says of the process."""
+        on_gpu = self.model.device.type == "cuda"
+        place = torch.cuda.get_device_name(self.model.device) if on_gpu else platform.machine()
+        return Reported(
+            len(self.documents),
+            self.model.identity.fingerprint,
+            str(self.model.dtype).removeprefix("torch."),
+            f"{place}, one thread, torch {torch.__version__}",
+        )
+
+    def prepare(self, index: int) -> Prepared:
+        """Build a document's cartridge and bake what the stacks need."""
+        document = self.documents[index]
+        cartridge = self.cache.cartridge(self.model, document.token_ids)
+        priors: dict[tuple[str, str | None], str] = {}
+        failures = []
+        for texts in document.probes or (None,):
+            probe = probe_on(self.model, cartridge, texts.texts if texts else ())
+            for scorer, made in self.cache.priors(probe, self.scorers):
+                key = (str(scorer.ref), texts.name if texts else None)
+                if isinstance(made, KriError):
+                    failures.append(Failure(document.id, f"baking {scorer.ref}", str(made)))
+                else:
+                    priors[key] = prior_digest(made)
+        return Prepared(
+            document=document.id,
+            group=document.group,
+            digest=document.digest,
+            items=item_ids(document),
+            ranked_by=document.items[0].metrics[0].name,
+            chances=chance(document.items),
+            evidence=all(item.evidence for item in document.items),
+            layout=cartridge.layout,
+            sha256=cartridge.sha256,
+            probe_sets=tuple(texts.name for texts in document.probes),
+            priors=priors,
+            failures=tuple(failures),
+        )
+
+    def answer(
+        self, index: int, todo: Sequence[tuple[int, PlannedRow]]
+    ) -> Iterator[tuple[int, tuple[Result, ...] | Failure]]:
+        """One document's items under each of the rows, each with its own seeds."""
+        document = self.documents[index]
+        cartridge = self.cache.cartridge(self.model, document.token_ids)
+        chooser = Chooser(self.model, cartridge, document, self.cache, self.registry)
+        reader = Reader(self.model, cartridge)
+        for place, row in todo:
+            try:
+                yield place, tuple(self._results(document, row, chooser, reader))
+            except KriError as error:
+                yield place, Failure(document.id, row.name, str(error))
+
+    def _results(
+        self, document: Document, row: PlannedRow, chooser: Chooser, reader: Reader
+    ) -> Iterator[Result]:
+        total = reader.cartridge.layout.num_blocks
+        for seed in row.seeds:
+            chosen = [chooser.choose(row, item, seed) for item in document.items]
+            pairs = zip(document.items, chosen, strict=True)
+            outcomes = [reader.outcome(item, selection) for item, selection in pairs]
+            together = self.task.per_document([outcome.scores for outcome in outcomes])
+            ids = item_ids(document)
+            for name, selection, outcome in zip(ids, chosen, outcomes, strict=True):
+                yield Result(
+                    id=name,
+                    group=document.group,
+                    seed=seed,
+                    scores={**outcome.scores, **together},
+                    kept=selection.kept,
+                    total_blocks=total,
+                    kept_fraction=outcome.kept_fraction,
+                    refreshed_tokens=selection.refreshed_tokens,
+                    seconds=selection.seconds + outcome.seconds,
+                )
+
+
+def item_ids(document: Document) -> tuple[str, ...]:
+    """Ids within the whole task: of the group and the item."""
+    start = f"{document.group}/"
+    return tuple(
+        item.id if item.id.startswith(start) else start + item.id for item in document.items
+    )
+
+
+def text_params(task: Task) -> dict[str, str]:
+    """A task's parameters as a header has them; of a file its name, as its content is digested."""
+    values = attrs.asdict(task)  # type: ignore[arg-type]
+    return {
+        name: Path(str(value)).name if name == "path" else str(value)
+        for name, value in values.items()
+    }
