@@ -126,7 +126,7 @@ def _answered(
 ) -> list[Failure]:
     """Answer and record what is missing, documents in order; a failure leaves its gap."""
     total = sum(len(row.seeds) for row in rows) * sum(len(one.items) for one in prepared)
-    done = sum(len(recorder.done) for recorder in recorders)
+    total, done = total - sum(len(recorder.done) for recorder in recorders), 0
     work = list(_missing(rows, recorders, prepared))
     failures = []
     for found in hands.answer(work):

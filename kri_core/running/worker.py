@@ -11,6 +11,7 @@ from pathlib import Path
 import attrs
 import torch
 from attrs import frozen
+from transformers.utils.logging import disable_progress_bar
 
 from kri_core.errors import ConfigError, KriError
 from kri_core.evaluation.records import Result
@@ -40,6 +41,7 @@ class Worker:
     def start(cls, job: Job) -> Worker:
         """Load the model; one thread, so that numbers do not depend on the cores there are."""
         torch.set_num_threads(1)
+        disable_progress_bar()  # several processes share stderr
         model = load_model(resolve_model(job.model), job.revision, job.dtype, job.device)
         return cls(job, Registry.discover(), model)
 

@@ -1,0 +1,179 @@
+"""Stacks that read the question or repair, tasks that cannot be run, and the cache."""
+
+import json
+
+import pytest
+
+from kri_core.evaluation.reading import read_record
+from kri_core.running.provenance import code_version
+
+TWICE = """
+from attrs import frozen
+from kri_core.evaluation.tasks import Answer, Document, Task
+
+@frozen
+class Twice(Task):
+    same: bool = True
+    empty: bool = False
+
+    def documents(self, tokenizer):
+        if self.empty:
+            return
+        for name in ("a", "b"):
+            ids = tokenizer.encode(name * 40)
+            group = "both" if self.same else name
+            item = Answer(
+                "q", tokenizer.encode("?"), tokenizer.encode(name), text=f"only {name}?"
+            )
+            yield Document(name, group, ids, (item,))
+"""
+
+
+@pytest.fixture
+def twice(environment):
+    """A task of two documents whose items have one id."""
+    environment.install("of-twice", {"task": {"twice": "twice_task:Twice"}}, {"twice_task": TWICE})
+
+
+def test_a_stack_that_reads_the_question_chooses_for_each_item(evaluate, records):
+    done = evaluate("--seeds", 1, stacks=("A1R2K5(kri-q)",))
+
+    assert done.code == 0, done.err
+    found = {row[1]: lines for row, lines in records().items() if "kri-q" in row[0]}
+    assert set(found) == {None}  # its summary is of the document alone
+    first, second, *_ = (line["kept"] for line in found[None].items)
+    assert first != second
+    assert {0, 38, 39} <= set(first) & set(second)
+
+
+def test_a_repaired_stack_records_what_was_refreshed(evaluate, records):
+    """A quarter of 8 blocks of 16 tokens; the question has no part in it."""
+    stacks = ("A1R2K5(knorm)", "A1R2K5(knorm)+xa25")
+    done = evaluate("--seeds", 1, "--docs", 1, stacks=stacks)
+
+    assert done.code == 0, done.err
+    plain, repaired = (records()[stack, None] for stack in stacks)
+    assert [line["refreshed_tokens"] for line in plain.items] == [0, 0]
+    assert [line["refreshed_tokens"] for line in repaired.items] == [32, 32]
+    assert [line["kept"] for line in plain.items] == [line["kept"] for line in repaired.items]
+    for before, after in zip(plain.items, repaired.items, strict=True):
+        assert before["scores"]["nll"] != after["scores"]["nll"]
+    assert repaired.header["plugins"] == [
+        "kri-core 0.1.0",
+        "kri-plugin-kmeans 0.1.0",
+        "kri-plugin-xa25 0.1.0",
+    ]
+
+
+def test_items_of_one_id_in_a_group_are_refused(evaluate, twice):
+    done = evaluate("--seeds", 1, task=("--task", "twice"), stacks=("A0R0K1(knorm)",))
+
+    assert done.code == 2
+    assert "two items of the task are called 'both/q'; give each its own id" in done.err
+
+
+def test_an_item_is_called_by_its_group(evaluate, twice, records):
+    done = evaluate(
+        "--seeds", 1, task=("--task", "twice", "--set", "same=false"), stacks=("A0R0K1(knorm)",)
+    )
+
+    assert done.code == 0, done.err
+    found = records()
+    assert {line["id"] for line in found["full", None].items} == {"a/q", "b/q"}
+    assert not [row for row in found if "oracle" in row[0]]  # nobody knows where the answer is
+    assert found["full", None].header["ranked_by"] == "em"
+
+
+def test_a_task_without_documents_is_refused(evaluate, twice):
+    done = evaluate(task=("--task", "twice", "--set", "empty=true"), stacks=("A0R0K1(knorm)",))
+
+    assert done.code == 2
+    assert "task twice has no document with items; give it some" in done.err
+
+
+def test_a_damaged_cache_is_made_again(evaluate, records, tmp_path, caplog):
+    cache = tmp_path / "cache"
+    assert evaluate("--seeds", 1, cache=cache).code == 0
+    before = records()
+    files = [*cache.glob("*/*")]
+    assert {path.parent.name for path in files} == {"cartridges", "priors"}
+    for path in files:
+        data = bytearray(path.read_bytes())
+        data[-1] ^= 1
+        path.write_bytes(data if path.parent.name == "cartridges" else data[:-9])
+
+    done = evaluate("--seeds", 1, cache=cache, out="again")
+
+    assert done.code == 0, done.err
+    assert records("again") == before
+    assert "is built again" in caplog.text
+    assert "is baked again" in caplog.text
+
+
+def test_what_is_done_and_what_is_left_is_on_stderr(evaluate, monkeypatch):
+    """Eight rows of two items, and nothing of the libraries below."""
+    monkeypatch.setattr("kri_core.cli.progress.EVERY", 0.0)
+
+    done = evaluate("--seeds", 1, "--docs", 1, stacks=("A0R0K8(knorm)",))
+
+    assert "preparing: 1 of 1, 0 s left" in done.err
+    assert "answering: 2 of 16, " in done.err
+    assert {line.partition(":")[0] for line in done.err.splitlines()} == {"preparing", "answering"}
+    assert all(path.endswith(".jsonl") for path in done.out.split())
+
+
+def test_records_of_a_run_are_a_board_s(evaluate, whole_run, kri):
+    """The rows fit the board, which asks only for a null of 20 seeds."""
+    assert kri("eval", "verify", whole_run).code == 0
+    done = kri("eval", "leaderboard", whole_run)
+
+    assert "a random null needs 20 seeds; it has 3: run more" in done.err
+
+
+def test_a_null_of_twenty_seeds_makes_a_board(evaluate, kri, tmp_path):
+    assert evaluate().code == 0
+    done = kri("eval", "leaderboard", tmp_path / "out", "--json")
+    board = json.loads(done.out)["boards"][0]
+
+    assert {row["label"] for row in board["rows"]} == {
+        "A1R2K5(kri-d-kv-sum), generic probes",
+        "A1R2K5(kri-d-kv-sum), domain probes",
+        "recency[budget=8]",
+        "hybrid",
+    }
+    assert [row["seeds"]["num_seeds"] for row in board["nulls"]] == [20, 20]
+    assert {row["label"] for row in board["references"]} == {
+        f"{tag}({kind})" for tag in ("A1R2K5", "A0R0K8") for kind in ("oracle", "oracle-doc")
+    }
+
+
+def test_the_random_null_keeps_the_pins_and_draws_anew_for_each_seed(whole_run):
+    (null,) = (
+        record
+        for record in map(read_record, whole_run.glob("*.jsonl"))
+        if record.header.stack == "A1R2K5(random)"
+    )
+    of_one = [result.kept for result in null.results if result.id == null.results[0].id]
+
+    assert all({0, 38, 39} <= set(kept) and len(kept) == 8 for kept in of_one)
+    assert len(set(of_one)) == 3
+
+
+@pytest.mark.parametrize(
+    ("said", "version"),
+    [
+        ({}, "0.1.0"),
+        ({"log": "abc123"}, "0.1.0 abc123"),
+        ({"log": "abc123", "status": " M types.py"}, "0.1.0 abc123, changed "),
+    ],
+)
+def test_the_code_is_named_by_its_commit_and_changes(monkeypatch, said, version):
+    """An installed package has no commit; a changed one is not its commit."""
+    monkeypatch.setattr(
+        "kri_core.running.provenance._git", lambda _folder, what, *_: said.get(what, "")
+    )
+
+    found = code_version()
+
+    assert found.startswith(version)
+    assert len(found) == len(version) + (8 if "status" in said else 0)
