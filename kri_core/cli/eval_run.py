@@ -43,7 +43,7 @@ def _settings(
 @click.option("--set", "params", multiple=True, callback=_settings, help="Of the task: KEY=VALUE.")
 @click.option("--stack", "stacks", multiple=True, required=True, help="Once for each stack.")
 @click.option("--k", "budgets", callback=_budgets, help="Budgets for every stack: 8,16,32.")
-@click.option("--docs", type=click.IntRange(min=1), help="The first so many documents.")
+@click.option("--docs", type=click.IntRange(min=1), help="How many documents, the first ones.")
 @model_options("The model that reads.", required=True, dtype="float32")
 @click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True)
 @click.option(

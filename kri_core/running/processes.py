@@ -6,10 +6,11 @@ import multiprocessing
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
 from contextlib import contextmanager
 from typing import Protocol, TypeVar
 
+from kri_core.errors import EngineError, KriError
 from kri_core.evaluation.records import Result
 from kri_core.running.crossing import Failure, Job, Prepared, Reported
 from kri_core.running.planning import PlannedRow
@@ -18,7 +19,7 @@ from kri_core.running.worker import Worker
 T = TypeVar("T")
 Todo = tuple[tuple[int, PlannedRow], ...]  # rows by their place in the plan
 Answered = tuple[int, tuple[Result, ...] | Failure]
-_worker: list[Worker] = []  # this process's, in a process of its own
+_worker: list[Worker | KriError] = []  # this process's, or why it has none
 
 
 class Crew(Protocol):
@@ -85,13 +86,28 @@ def crew(job: Job, jobs: int) -> Iterator[Crew]:
     executor = ProcessPoolExecutor(jobs, spawn, initializer=_start, initargs=(job,))
     try:
         yield Pool(executor)
+    except BrokenExecutor as error:
+        raise EngineError(
+            f"a process of the run ended by itself ({error}); give fewer --jobs if it "
+            "lacked memory, and run the same command again"
+        ) from error
     finally:
         executor.shutdown(cancel_futures=True)
 
 
 def _start(job: Job) -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    _worker.append(Worker.start(job))
+    try:
+        _worker.append(Worker.start(job))
+    except KriError as error:  # raised here it would only break the pool
+        _worker.append(error)
+
+
+def _mine() -> Worker:
+    worker = _worker[0]
+    if isinstance(worker, KriError):
+        raise worker
+    return worker
 
 
 def _end_with_parent() -> None:
@@ -103,12 +119,12 @@ def _end_with_parent() -> None:
 
 
 def _report() -> Reported:
-    return _worker[0].report()
+    return _mine().report()
 
 
 def _prepare(index: int) -> Prepared:
-    return _worker[0].prepare(index)
+    return _mine().prepare(index)
 
 
 def _answer(work: tuple[int, Todo]) -> list[Answered]:
-    return list(_worker[0].answer(*work))
+    return list(_mine().answer(*work))

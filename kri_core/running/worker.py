@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
+from typing import Any, cast
 
 import attrs
 import torch
@@ -47,8 +48,11 @@ class Worker:
 
     @cached_property
     def task(self) -> Task:
-        """The task with its parameters."""
-        return load_task(self.job.task, dict(self.job.task_params), self.registry)
+        """The task with its parameters, of which --docs may be one."""
+        task = load_task(self.job.task, dict(self.job.task_params), self.registry)
+        if self.job.docs is None or not hasattr(task, "docs"):
+            return task
+        return cast("Task", attrs.evolve(cast("Any", task), docs=self.job.docs))
 
     @cached_property
     def documents(self) -> tuple[Document, ...]:

@@ -173,6 +173,16 @@ def test_budgets_keep_a_stack_s_pins(evaluate, records):
     assert own == {"A1R2K1(knorm)", "A1R2K5(knorm)", "A0R0K4(~uniform)", "A0R0K8(~uniform)"}
 
 
+def test_docs_may_be_more_than_the_task_has_by_itself(evaluate, records):
+    """One is asked for by --set, three by --docs."""
+    done = evaluate("--seeds", 1, "--set", "docs=1", "--docs", 3, stacks=("A0R0K8(~uniform)",))
+
+    assert done.code == 0, done.err
+    full = records()["full", None]
+    assert full.header["task_params"]["docs"] == "3"
+    assert [line["group"] for line in full.items] == ["000", "000", "001", "001", "002", "002"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
