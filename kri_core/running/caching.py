@@ -15,6 +15,7 @@ from kri_core.bake import bake
 from kri_core.errors import ArtifactError, KriError
 from kri_core.identity import digest, prefix_hash
 from kri_core.prior import Prior
+from kri_core.running.provenance import named_version
 from kri_core.stack import Member
 from kri_core.substrate.hf import HfModel, HfProbe, build_from_tokens
 from kri_core.types import Cartridge
@@ -93,13 +94,13 @@ class Cache:
         write_prior(made, path)
 
     def _path(self, probe: HfProbe, scorer: Member) -> Path:
-        row, calibration = scorer.plugin.row, None
+        calibration = None
         if scorer.plugin.reads_calibration(scorer.params) and probe.calibration:
             calibration = probe.calibration.sha256
         name = digest(
             probe.cartridge.sha256,
             str(scorer.ref),
-            [row.distribution, row.version],
+            named_version(scorer.plugin.row),
             [text.token_ids for text in probe.texts],
             dtype_name(probe.cartridge.kv),
             calibration,

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import subprocess
+from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
 import kri_core
 from kri_core.config import CORE
 from kri_core.identity import digest
+from kri_core.registry import PluginRow
 from kri_core.stack import Stack
 
-DIGITS = 8  # of the digest of what is not committed
+DIGITS = 8  # of a digest of code
 
 
 def code_version() -> str:
@@ -32,7 +36,26 @@ def plugin_versions(stack: Stack | None) -> tuple[str, ...]:
         return (f"{CORE} {kri_core.__version__}",)
     members = (stack.split, stack.scorer, stack.selector, *stack.repairs)
     rows = [member.plugin.row for member in members if member is not None]
-    return tuple(sorted({f"{row.distribution} {row.version}" for row in rows}))
+    return tuple(sorted({named_version(row) for row in rows}))
+
+
+def named_version(row: PluginRow) -> str:
+    """A plugin's distribution and version, and what its code is, as an edit leaves a version."""
+    named = f"{row.distribution} {row.version}"
+    if row.distribution == CORE:  # see code_version
+        return named
+    return f"{named} {_source_digest(row.entry_point.module.partition('.')[0])}"
+
+
+@cache
+def _source_digest(package: str) -> str:
+    """Of a package's Python files, or of a module's one."""
+    spec = find_spec(package)
+    folders = [] if spec is None else [*(spec.submodule_search_locations or ())]
+    files = [path for folder in folders for path in sorted(Path(folder).rglob("*.py"))]
+    if spec is not None and not folders and spec.origin:
+        files = [Path(spec.origin)]
+    return digest([hashlib.sha256(path.read_bytes()).hexdigest() for path in files])[:DIGITS]
 
 
 def _git(folder: Path, *arguments: str) -> str:

@@ -58,8 +58,8 @@ def test_a_repaired_stack_records_what_was_refreshed(evaluate, records):
     assert [line["kept"] for line in plain.items] == [line["kept"] for line in repaired.items]
     for before, after in zip(plain.items, repaired.items, strict=True):
         assert before["scores"]["nll"] != after["scores"]["nll"]
-    assert repaired.header["plugins"] == [
-        "kri-core 0.1.0",
+    assert [name.rpartition(" ")[0] for name in repaired.header["plugins"]] == [
+        "kri-core",
         "kri-plugin-kmeans 0.1.0",
         "kri-plugin-xa25 0.1.0",
     ]
@@ -177,3 +177,20 @@ def test_the_code_is_named_by_its_commit_and_changes(monkeypatch, said, version)
 
     assert found.startswith(version)
     assert len(found) == len(version) + (8 if "status" in said else 0)
+
+
+def test_a_plugin_whose_code_was_edited_is_another_plugin(environment, tmp_path):
+    """The same version, a digit more in its code: neither its priors nor its items are reused."""
+    from kri_core.config import PluginRef
+    from kri_core.registry import Registry
+    from kri_core.running.provenance import _source_digest, named_version
+
+    environment.install("of-edited", {"scorer": {"edited": "edited.hooks"}}, {"edited.hooks": "1"})
+    row = Registry.discover().find("scorer", PluginRef("edited"))
+    before = named_version(row)
+    assert before == named_version(row)
+    assert before.startswith("of-edited 1.0 ")
+
+    (tmp_path / "site" / "edited" / "hooks.py").write_text("12")
+    _source_digest.cache_clear()  # as in the next process
+    assert named_version(row) != before
