@@ -3,10 +3,11 @@
 `make bench-serve`. Time to first token (TTFT) of a question of 32 tokens after documents of three
 lengths, on the embedded model in bfloat16: K=16 blocks against a full prefill, against vLLM's own
 prefix-cache hit, and against loading every block of the cartridge. "Cold" rows are not in the
-engine's cache (the file is in the operating system's); "resident" rows are. Then decoding, KV
-blocks, and how many requests of distinct documents run at once in a small pool. Medians; what is
-compared is measured in turn. The document's text is repeated to the length that is wanted: what is
-timed does not depend on what it says.
+engine's cache (the file is in the operating system's); "resident" rows are. The floor stands
+beside them: the same question with nothing before it. Then decoding, KV blocks, and how many
+requests of distinct documents run at once in a small pool. Medians; what is compared is measured in
+turn. The document's text is repeated to the length that is wanted: what is timed does not depend on
+what it says.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import cycle, islice
+from itertools import count, cycle, islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -42,7 +43,7 @@ from kri_core.types import Cartridge
 RUNS = int(os.environ.get("KRI_BENCH_RUNS", "5"))
 LENGTHS = tuple(map(int, os.environ.get("KRI_BENCH_TOKENS", "2048,4096,7488").split(",")))
 BLOCK_SIZE = 16
-QUESTION = tuple(range(1000, 1032))
+QUESTION_TOKENS = 32  # another question each time: what is cached is the document
 ROUTED = {"stack": "A1R2K13(~random-middle)"}  # which 16 blocks they are does not change the time
 WHOLE, DENSE = {"stack": "whole"}, {"enabled": False}
 DECODED = 32  # tokens
@@ -59,6 +60,7 @@ class Case:
     name: str
     params: Mapping[str, object]
     resident: bool
+    document: bool = True
 
 
 FULL = Case("full prefill", DENSE, False)
@@ -67,21 +69,24 @@ ALL_COLD = Case("all blocks, cold", WHOLE, False)
 ALL_RESIDENT = Case("all blocks, resident", WHOLE, True)
 K_COLD = Case("K=16, cold", ROUTED, False)
 K_RESIDENT = Case("K=16, resident", ROUTED, True)
-CASES = (FULL, HIT, ALL_COLD, ALL_RESIDENT, K_COLD, K_RESIDENT)
+FLOOR = Case("the question alone", DENSE, False, document=False)  # what no prefix can go below
+CASES = (FULL, HIT, ALL_COLD, ALL_RESIDENT, K_COLD, K_RESIDENT, FLOOR)
 
 
 class Engine:
     """A vLLM engine in this process, and the prompts of its cartridges."""
 
     def __init__(self, llm: LLM, cartridges: Mapping[str, Cartridge]) -> None:
-        self.llm, self.cartridges = llm, cartridges
+        self.llm, self.cartridges, self._questions = llm, cartridges, count()
         self.scheduler = llm.llm_engine.engine_core.engine_core.scheduler
 
-    def prompt(self, name: str) -> dict[str, list[int]]:
-        """The document's tokens and the question's."""
-        return {"prompt_token_ids": [*self.cartridges[name].token_ids, *QUESTION]}
+    def prompt(self, name: str | None) -> dict[str, list[int]]:
+        """The document's tokens, if any, and those of a question that was not asked before."""
+        first = 1000 + next(self._questions)
+        document = () if name is None else self.cartridges[name].token_ids
+        return {"prompt_token_ids": [*document, *range(first, first + QUESTION_TOKENS)]}
 
-    def ask(self, name: str, params: Mapping[str, object], tokens: int) -> float:
+    def ask(self, name: str | None, params: Mapping[str, object], tokens: int) -> float:
         """Seconds until the answer of so many tokens is there."""
         start = time.perf_counter()
         (said,) = self.llm.generate([self.prompt(name)], [sampling(tokens, params)], use_tqdm=False)
@@ -152,14 +157,14 @@ def build(model_path: str, folder: Path) -> dict[str, Cartridge]:
 
 
 def first_token(engine: Engine, name: str) -> dict[str, float]:
-    """Median seconds to the first token by case; the cases take turns."""
+    """Median seconds to the first token by case; the cases take turns, cold before resident."""
     seconds: dict[str, list[float]] = {case.name: [] for case in CASES}
     for _ in range(RUNS):
         for case in CASES:
-            engine.forget()
-            if case.resident:
-                engine.ask(name, case.params, 1)
-            seconds[case.name].append(engine.ask(name, case.params, 1))
+            if not case.resident:  # a resident case finds what its cold one has left
+                engine.forget()
+            asked = name if case.document else None
+            seconds[case.name].append(engine.ask(asked, case.params, 1))
     return {case: statistics.median(times) for case, times in seconds.items()}
 
 
@@ -216,7 +221,7 @@ def report_times(engine: Engine, names: Sequence[str]) -> None:
         [f"{other.name} / {mine.name}"]
         + [f"{ttft[name][other.name] / ttft[name][mine.name]:.2f}" for name in names]
         for mine in (K_COLD, K_RESIDENT)
-        for other in (FULL, HIT, ALL_COLD, ALL_RESIDENT)
+        for other in (FULL, HIT, ALL_COLD, ALL_RESIDENT, FLOOR)
     ]
     print_table(["ratio", *names], rows)
     rates = {name: decoding(engine, name) for name in names}

@@ -7,7 +7,6 @@ and the next module starts another. CPU attention takes heads of 32 numbers and 
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -204,8 +203,11 @@ def served(arguments, folder):
             _wait(server, log)
             yield server
         finally:
-            process.send_signal(signal.SIGTERM)
-            process.wait(60)
+            process.terminate()
+            try:
+                process.wait(60)
+            finally:
+                process.kill()
 
 
 def _free_port():

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-import socket
 import subprocess
 import sys
 import time
 import urllib.request
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -21,16 +19,9 @@ from kri_core.substrate.hf import answer, build_from_tokens
 
 DOCUMENT = "The pump is set to nine bar, and the valve behind it opens at eleven. " * 4
 QUESTION = "\nHow far is it set?"
-START_SECONDS = 400  # on two busy cores, the self-check included; alone about 60
 KEY = "sesame"
 ANSWER = 6
 CLOSE = 1e-4
-
-
-def free_port():
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        return held.getsockname()[1]
 
 
 @pytest.fixture(scope="module")
@@ -51,42 +42,18 @@ def texts(shop):
 
 
 @pytest.fixture(scope="module")
-def server(shop, texts, tmp_path_factory):
-    """`kri-core serve --self-check` on a free port, with a key."""
-    folder, port = tmp_path_factory.mktemp("server"), free_port()
+def server(serve, shop, texts, tmp_path_factory):
+    """`kri-core serve --self-check`, with a key."""
+    folder = tmp_path_factory.mktemp("server")
     cartridges = {"plain": shop.paths["plain"], **texts}
-    command = [sys.executable, "-m", "kri_core.cli", "serve", shop.model_path, "--self-check"]
-    command += [f"--cartridge={name}={path}" for name, path in cartridges.items()]
-    command += [f"--prior=plain={path}" for path in shop.priors["plain"]]
-    command += ["--stack=A1R1K2(~random-middle[seed=3])", "--cpu-kv-space=1"]
-    command += ["--trace", folder / "trace.jsonl", "--", "--served-model-name=tiny"]
-    command += ["--dtype=float32", "--max-model-len=512", "--enforce-eager", f"--api-key={KEY}"]
-    command += ["--host=127.0.0.1", f"--port={port}"]
-    log = (folder / "log").open("w")
-    process = subprocess.Popen(list(map(str, command)), stdout=log, stderr=log, cwd=folder)
-    running = SimpleNamespace(process=process, url=f"http://127.0.0.1:{port}", folder=folder)
-    try:
-        _wait(running)
+    arguments = [shop.model_path, "--self-check"]
+    arguments += [f"--cartridge={name}={path}" for name, path in cartridges.items()]
+    arguments += [f"--prior=plain={path}" for path in shop.priors["plain"]]
+    arguments += ["--stack=A1R1K2(~random-middle[seed=3])", "--cpu-kv-space=1"]
+    arguments += ["--trace", folder / "trace.jsonl", "--", "--served-model-name=tiny"]
+    arguments += ["--dtype=float32", "--max-model-len=512", "--enforce-eager", f"--api-key={KEY}"]
+    with serve(arguments, folder) as running:
         yield running
-    finally:
-        process.terminate()
-        try:
-            process.wait(60)
-        finally:
-            process.kill()
-            log.close()
-
-
-def _wait(running):
-    until = time.monotonic() + START_SECONDS
-    while time.monotonic() < until:
-        assert running.process.poll() is None, (running.folder / "log").read_text()[-3000:]
-        try:
-            with urllib.request.urlopen(f"{running.url}/health", timeout=5):
-                return
-        except OSError:
-            time.sleep(1)
-    raise AssertionError((running.folder / "log").read_text()[-3000:])
 
 
 @pytest.fixture(scope="module")
