@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 from attrs import define, field
 
 from kri_core.artifacts import Overlay, read_overlay
-from kri_core.artifacts.opening import file_state
 from kri_core.errors import ArtifactError
 from kri_core.grammar import parse
 from kri_core.routing import Router
+from kri_core.substrate.vllm.held_files import HeldFiles
 from kri_core.substrate.vllm.reblocking import routing_block_size
 from kri_core.substrate.vllm.settings import CartridgeEntry
 from kri_core.types import Cartridge, Manifest
@@ -22,7 +23,7 @@ class Overlays:
     """Repaired KV by cartridge; each is for one stack and one selection of it."""
 
     entries: Mapping[str, CartridgeEntry]
-    _held: dict[Path, tuple[object, Overlay]] = field(factory=dict, init=False)
+    _files: HeldFiles[Overlay] = field(factory=partial(HeldFiles, read_overlay), init=False)
 
     def check(self, cartridge_of: Callable[[str], Cartridge], block_size: int) -> None:
         """Refuse an overlay that could never be served by an engine of this block size."""
@@ -55,18 +56,7 @@ class Overlays:
 
     def _of(self, cart_id: str) -> Iterator[tuple[Path, Overlay]]:
         for path in self.entries[cart_id].overlays:
-            yield path, self._read(path)
-
-    def _read(self, path: Path) -> Overlay:
-        try:
-            state: object = file_state(path.stat())
-        except OSError:
-            state = None  # reading it says what is wrong
-        held = self._held.get(path)
-        if held is None or held[0] != state:
-            held = (state, read_overlay(path))
-            self._held[path] = held
-        return held[1]
+            yield path, self._files.get(path)
 
 
 def _check(path: Path, overlay: Overlay, cartridge: Cartridge, block_size: int) -> None:

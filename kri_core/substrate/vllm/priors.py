@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 from attrs import define, field
 
 from kri_core.artifacts import read_prior
-from kri_core.artifacts.opening import file_state
 from kri_core.errors import ConfigError
 from kri_core.prior import Prior
 from kri_core.routing import Router
 from kri_core.substrate.vllm.asked import shown
+from kri_core.substrate.vllm.held_files import HeldFiles
 from kri_core.substrate.vllm.settings import CartridgeEntry
 
 
@@ -20,19 +21,11 @@ from kri_core.substrate.vllm.settings import CartridgeEntry
 class Priors:
     """Held in memory, whole, and read again when a file was replaced."""
 
-    _held: dict[Path, tuple[object, Prior]] = field(factory=dict, init=False)
+    _files: HeldFiles[Prior] = field(factory=partial(HeldFiles, read_prior), init=False)
 
     def read(self, path: Path) -> Prior:
         """As the file is now."""
-        try:
-            state: object = file_state(path.stat())
-        except OSError:
-            state = None  # reading it says what is wrong
-        held = self._held.get(path)
-        if held is None or held[0] != state:
-            held = (state, read_prior(path))
-            self._held[path] = held
-        return held[1]
+        return self._files.get(path)
 
     def asked(self, entry: CartridgeEntry, router: Router, named: object) -> Prior | None:
         """The prior a request names, or the one its stack's scorer made, or the first.
