@@ -1,19 +1,19 @@
 """The reader of an evaluation: log-probabilities over the kept blocks, on the hf substrate.
 
-A reading is one forward: the question and the answer's tokens together, over what was kept. What
-is the same, the same blocks and the same item, is computed once per document.
+All items of a document are read together, each a question and its answer's tokens over what was
+kept for it. The same items over the same blocks are read once.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from attrs import Factory, define, frozen
 
 from kri_core.evaluation.tasks import Item, LogProbs, Reading, Scores
-from kri_core.substrate.hf import HfModel, answer, load_prefix
+from kri_core.substrate.hf import HfModel, Text, load_prefix, read_together
 from kri_core.substrate.hf.prefix import Prefix
 from kri_core.types import Cartridge
 
@@ -44,86 +44,88 @@ class Outcome:
     seconds: float
 
 
+Pair = tuple[Item, Selection]
+Draft = tuple[int, ...]
+Asked = tuple[Reading, Draft, Prefix]  # a reading, the draft that is fed behind it, and the blocks
+
+
 @define(eq=False)
 class Reader:
     """Answers the items of one document."""
 
     model: HfModel
     cartridge: Cartridge
-    _outcomes: dict[object, Outcome] = Factory(dict)
-    _dense: dict[tuple[Reading, tuple[int, ...]], LogProbs] = Factory(dict)
-    _key: object = None  # the selection that is loaded
-    _prefix: Prefix | None = None
-    _read: dict[Reading, tuple[LogProbs, float]] = Factory(dict)  # with that selection
+    _outcomes: dict[object, tuple[Outcome, ...]] = Factory(dict)
+    _dense: dict[tuple[Reading, Draft], LogProbs] = Factory(dict)
 
-    def outcome(self, item: Item, selection: Selection) -> Outcome:
-        """An item's scores; the seconds are those of the forwards, whenever they ran."""
-        key = (item.id, selection.key)
+    def outcomes(self, pairs: Sequence[Pair]) -> tuple[Outcome, ...]:
+        """How items come out, each under its selection; each has its share of the seconds."""
+        key = tuple((item.id, selection.key) for item, selection in pairs)
         if key not in self._outcomes:
-            self._outcomes[key] = self._scored(item, selection)
+            self._outcomes[key] = tuple(self._read(pairs))
         return self._outcomes[key]
 
-    def _scored(self, item: Item, selection: Selection) -> Outcome:
-        prefix = self._loaded(selection)
-        readings = item.readings()
-        found = [self._answered(reading, prefix) for reading in readings]
-        routed = [log_probs for log_probs, _ in found]
-        pairs = zip(readings, routed, strict=True)
-        dense = [self._dense_of(reading, own) for reading, own in pairs]
-        layout = self.cartridge.layout
-        return Outcome(
-            scores={
-                **item.score(routed, dense),
-                **item.covered(selection.kept, layout.block_size, layout.num_blocks),
-            },
-            kept_fraction=self._kept_fraction(prefix),
-            seconds=sum(seconds for _, seconds in found),
+    def _read(self, pairs: Sequence[Pair]) -> Iterator[Outcome]:
+        start = time.perf_counter()
+        prefixes = {selection.key: self._prefix(selection) for _, selection in pairs}
+        wanted = dict.fromkeys(
+            (reading, selection.key) for item, selection in pairs for reading in item.readings()
         )
+        asked = [self._asked(reading, prefixes[key]) for reading, key in wanted]
+        routed = dict(zip(wanted, self._answered(asked), strict=True))
+        seconds = (time.perf_counter() - start) / len(pairs)
+        dense = dict(zip(wanted, self._by_every_block(asked), strict=True))
+        for item, selection in pairs:
+            own = [(reading, selection.key) for reading in item.readings()]
+            scores = item.score([routed[one] for one in own], [dense[one] for one in own])
+            layout = self.cartridge.layout
+            covered = item.covered(selection.kept, layout.block_size, layout.num_blocks)
+            fraction = self._kept_fraction(prefixes[selection.key])
+            yield Outcome({**scores, **covered}, fraction, seconds)
 
-    def _loaded(self, selection: Selection) -> Prefix:
-        """The blocks of a selection; what was read with another one is let go."""
-        if self._prefix is None or self._key != selection.key:
-            self._key, self._read = selection.key, {}
-            stored = load_prefix(self.model, self.cartridge, selection.kept)
-            whole = selection.repaired or stored
-            self._prefix = whole if selection.document else stored.before(0)
-        return self._prefix
+    def _prefix(self, selection: Selection) -> Prefix:
+        if not selection.document:
+            return load_prefix(self.model, self.cartridge, ()).before(0)
+        return selection.repaired or load_prefix(self.model, self.cartridge, selection.kept)
 
     def _kept_fraction(self, prefix: Prefix) -> float:
         layout = self.cartridge.layout
         tokens = max(0, int(prefix.keys[0].shape[1]) - len(layout.tail))
         return tokens / layout.block_size / layout.num_blocks if layout.num_blocks else 1.0
 
-    def _answered(self, reading: Reading, prefix: Prefix) -> tuple[LogProbs, float]:
-        if reading not in self._read:
-            start = time.perf_counter()
-            draft = self._drafted(reading, prefix)
-            log_probs = LogProbs.from_rows(reading, self._rows(reading, draft, prefix))
-            self._read[reading] = (log_probs, time.perf_counter() - start)
-        return self._read[reading]
+    def _asked(self, reading: Reading, prefix: Prefix) -> Asked:
+        """A reading, with the likeliest tokens behind it if it drafts; the last one is not fed."""
+        draft: Draft = ()
+        for _ in range(reading.draft - 1):
+            (rows,) = self._rows([(reading, draft, prefix)])
+            draft += (int(rows[-1].argmax()),)
+        return reading, draft, prefix
 
-    def _dense_of(self, reading: Reading, routed: LogProbs) -> LogProbs:
+    def _by_every_block(self, asked: Sequence[Asked]) -> list[LogProbs]:
         """The same with every block visible, fed the routed reader's draft."""
-        draft: tuple[int, ...] = ()
-        if reading.draft and routed.rows is not None:
-            draft = tuple(int(token) for token in routed.rows.argmax(1)[:-1])
-        key = (reading, draft)
-        if key not in self._dense:
+        missing = [one for one in asked if one[:2] not in self._dense]
+        if missing:
             blocks = range(self.cartridge.layout.num_blocks)
             every = load_prefix(self.model, self.cartridge, blocks)
-            rows = self._rows(reading, draft, every)
-            self._dense[key] = LogProbs.from_rows(reading, rows)
-        return self._dense[key]
+            unread = dict.fromkeys((reading, draft) for reading, draft, _ in missing)
+            answers = self._answered([(*one, every) for one in unread])
+            self._dense.update(zip(unread, answers, strict=True))
+        return [self._dense[reading, draft] for reading, draft, _ in asked]
 
-    def _drafted(self, reading: Reading, prefix: Prefix) -> tuple[int, ...]:
-        """The likeliest tokens, each after those before it; the last one is not fed."""
-        draft: list[int] = []
-        for _ in range(reading.draft - 1):
-            draft.append(int(self._rows(reading, draft, prefix)[-1].argmax()))
-        return tuple(draft)
+    def _answered(self, asked: Sequence[Asked]) -> list[LogProbs]:
+        """Drafts are read alone: they differ between rows, and so would what is read with them."""
+        together = [one for one in asked if not one[0].draft]
+        rows = iter(self._rows(together))
+        return [
+            LogProbs.from_rows(one[0], next(rows) if not one[0].draft else self._rows([one])[0])
+            for one in asked
+        ]
 
-    def _rows(self, reading: Reading, draft: Sequence[int], prefix: Prefix) -> Any:  # noqa: ANN401
-        """Float32 [position, vocabulary] of the wanted positions, in one forward."""
-        fed = (*reading.token_ids, *draft)
-        answered = answer(self.model, self.cartridge, prefix.blocks, fed, 0, repaired=prefix)
-        return answered.question_logprobs[reading.start :].numpy()
+    def _rows(self, asked: Sequence[Asked]) -> list[Any]:
+        """Float32 [position, vocabulary] of the wanted positions of each."""
+        texts = [
+            Text(prefix, (*reading.token_ids, *draft), reading.start)
+            for reading, draft, prefix in asked
+        ]
+        found = read_together(self.model, self.cartridge.layout.num_tokens, texts)
+        return [rows.numpy() for rows in found]

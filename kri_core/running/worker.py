@@ -133,8 +133,7 @@ class Worker:
         total = reader.cartridge.layout.num_blocks
         for seed in row.seeds:
             chosen = [chooser.choose(row, item, seed) for item in document.items]
-            pairs = zip(document.items, chosen, strict=True)
-            outcomes = [reader.outcome(item, selection) for item, selection in pairs]
+            outcomes = reader.outcomes(list(zip(document.items, chosen, strict=True)))
             together = self.task.per_document([outcome.scores for outcome in outcomes])
             ids = item_ids(document)
             for name, selection, outcome in zip(ids, chosen, outcomes, strict=True):

@@ -32,6 +32,15 @@ def cartridge(model, document):
     return build_from_tokens(model, document.token_ids, cart_id="needle", block_size=16)
 
 
+def all_outcomes(reader, document, selection):
+    return reader.outcomes([(item, selection) for item in document.items])
+
+
+def one_outcome(model, cartridge, item, selection):
+    (found,) = Reader(model, cartridge).outcomes([(item, selection)])
+    return found
+
+
 def masked_log_probs(model, document, fed, kept, tail=True):
     """Log-probabilities after each fed token by one forward of everything under a mask.
 
@@ -59,8 +68,10 @@ def test_scores_are_those_of_a_plain_forward_under_a_mask(model, document, cartr
     selection = Selection(kept or (), document=kept is not None)
     reader = Reader(model, cartridge)
 
-    for item in document.items:
-        found = reader.outcome(item, selection).scores
+    for item, outcome in zip(
+        document.items, all_outcomes(reader, document, selection), strict=True
+    ):
+        found = outcome.scores
 
         def rows(fed, blocks, tail=True):
             return masked_log_probs(model, document.token_ids, fed, blocks, tail)
@@ -113,14 +124,10 @@ def test_the_kept_fraction_is_that_of_the_tokens_in_the_cache(
         return run(self, token_ids, positions, cache=cache, keep=keep)
 
     reader = Reader(model, cartridge)
-    for item in document.items:
-        reader.outcome(item, Selection(tuple(range(40))))  # so that dense is known
+    all_outcomes(reader, document, Selection(tuple(range(40))))  # so that dense is known
     with monkeypatch.context() as patched:
         patched.setattr(type(model), "run", counted)
-        found = [
-            reader.outcome(item, Selection(manifest.kept, variant="again"))
-            for item in document.items
-        ]
+        found = all_outcomes(reader, document, Selection(manifest.kept, variant="again"))
 
     (length,) = lengths
     assert {outcome.kept_fraction for outcome in found} == {(length - 12) / 16 / 40}
@@ -128,7 +135,7 @@ def test_the_kept_fraction_is_that_of_the_tokens_in_the_cache(
 
 
 def test_the_same_blocks_are_read_once(model, document, cartridge, monkeypatch):
-    """Two questions and one continuation; a second selection of the same blocks costs nothing."""
+    """Reading the same items over the same blocks again costs nothing."""
     calls = []
 
     def counted(self, *arguments, **options):
@@ -138,19 +145,17 @@ def test_the_same_blocks_are_read_once(model, document, cartridge, monkeypatch):
     run = type(model).run
     monkeypatch.setattr(type(model), "run", counted)
     reader = Reader(model, cartridge)
-    for item in document.items:
-        reader.outcome(item, Selection((0, 5)))
-    assert len(calls) == 6  # routed and dense: a question each and the continuation
+    first = all_outcomes(reader, document, Selection((0, 5)))
+    assert len(calls) == 2  # routed and dense: both questions and the continuation in one forward
 
-    for item in document.items:
-        reader.outcome(item, Selection((0, 5), seconds=1.0))
-    assert len(calls) == 6
+    assert all_outcomes(reader, document, Selection((0, 5), seconds=1.0)) == first
+    assert len(calls) == 2
 
 
 def test_a_repaired_selection_is_answered_from_its_own_rows(model, document, cartridge):
     """A full reference over few blocks changes nothing, being what is stored."""
     item = document.items[0]
-    plain = Reader(model, cartridge).outcome(item, Selection((0, 3, 9)))
+    plain = one_outcome(model, cartridge, item, Selection((0, 3, 9)))
     found = {}
     for reference in ("full", "routed"):
         router = Router.from_config(parse(f"A0R0K3(knorm)+xa25[reference={reference}]"))
@@ -158,8 +163,8 @@ def test_a_repaired_selection_is_answered_from_its_own_rows(model, document, car
         prefix, repairs = run_repairs(model, cartridge, router, manifest, item.question)
         assert len(repairs[0].report.refreshed) == 15  # a quarter of 48 + 12 tokens
         selection = Selection(manifest.kept, repaired=prefix, variant=reference)
-        found[reference] = Reader(model, cartridge).outcome(item, selection)
-        stored = Reader(model, cartridge).outcome(item, Selection(manifest.kept))
+        found[reference] = one_outcome(model, cartridge, item, selection)
+        stored = one_outcome(model, cartridge, item, Selection(manifest.kept))
         same = found[reference].scores == pytest.approx(stored.scores, abs=1e-4)
         assert same == (reference == "full")
 
@@ -175,8 +180,8 @@ def test_full_attention_is_faithful_to_itself(model, tmp_path):
     cartridge = build_from_tokens(model, document.token_ids, cart_id="text", block_size=16)
     reader = Reader(model, cartridge)
 
-    full = reader.outcome(document.items[0], Selection(tuple(range(15)))).scores
-    none = reader.outcome(document.items[0], Selection((), document=False)).scores
+    full = reader.outcomes([(document.items[0], Selection(tuple(range(15))))])[0].scores
+    none = reader.outcomes([(document.items[0], Selection((), document=False))])[0].scores
 
     assert full == {"kl": 0.0, "top1": 1.0, "acceptance": 6.0}
     assert none["kl"] > 0.01

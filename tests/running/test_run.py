@@ -103,7 +103,7 @@ def test_a_finished_run_answers_and_bakes_nothing_again(evaluate, whole_run, mon
     def refuse(*_):
         raise AssertionError
 
-    monkeypatch.setattr("kri_core.running.answering.answer", refuse)
+    monkeypatch.setattr("kri_core.running.answering.read_together", refuse)
     monkeypatch.setattr("kri_core.running.caching.bake", refuse)
     monkeypatch.setattr("kri_core.running.caching.build_from_tokens", refuse)
 

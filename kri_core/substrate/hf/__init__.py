@@ -13,6 +13,7 @@ from kri_core.substrate.hf.load import load_model, load_tokenizer
 from kri_core.substrate.hf.model import HfModel
 from kri_core.substrate.hf.probe import HfProbe, probe_texts
 from kri_core.substrate.hf.repair import Repair, repair, run_repairs
+from kri_core.substrate.hf.together import Text, read_together
 
 __all__ = [
     "Answer",
@@ -22,6 +23,7 @@ __all__ = [
     "Journal",
     "MemoryJournal",
     "Repair",
+    "Text",
     "answer",
     "build_cartridge",
     "build_from_tokens",
@@ -35,6 +37,7 @@ __all__ = [
     "load_tokenizer",
     "probe_texts",
     "question_ids",
+    "read_together",
     "repair",
     "run_repairs",
     "tokenizer_digest",

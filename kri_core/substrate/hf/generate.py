@@ -50,7 +50,7 @@ def answer(
     """
     first = _check(model, cartridge, question, max_new_tokens)
     clock = [_now(model)]
-    cache = _cache_of(load_prefix(model, cartridge, blocks) if repaired is None else repaired)
+    cache = cache_of(load_prefix(model, cartridge, blocks) if repaired is None else repaired)
     kv_bytes = sum(side.nbytes for layer in layers_of(cache) for side in layer)
     clock.append(_now(model))
     asked = model.tokens(question), model.positions(first, len(question))
@@ -89,10 +89,18 @@ def load_prefix(model: HfModel, cartridge: Cartridge, blocks: Sequence[int]) -> 
     return Prefix.of(cartridge, model.dtype, model.device, sorted(blocks))
 
 
-def _cache_of(prefix: Prefix) -> Any:  # noqa: ANN401
+def cache_of(*prefixes: Prefix) -> Any:  # noqa: ANN401
+    """Prefixes of one length as a cache with a row for each; one alone is not copied."""
     cache = DynamicCache()
-    for layer, (key, value) in enumerate(zip(prefix.keys, prefix.values, strict=True)):
-        cache.update(key[None], value[None], layer)
+    for layer in range(len(prefixes[0].keys)):
+        keys = [prefix.keys[layer] for prefix in prefixes]
+        values = [prefix.values[layer] for prefix in prefixes]
+        alone = len(prefixes) == 1
+        cache.update(
+            keys[0][None] if alone else torch.stack(keys),  # [row, kv_head, token, head_dim]
+            values[0][None] if alone else torch.stack(values),
+            layer,
+        )
     return cache
 
 
