@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import re
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 from attrs import asdict
 
+from kri_core.cli.eval_kill import kill, kill_log
 from kri_core.cli.eval_run import run
+from kri_core.cli.needing import need_packages
 from kri_core.cli.options import FILE, json_flag
 from kri_core.cli.output import print_json
-from kri_core.errors import ConfigError, EngineError, KriError
+from kri_core.errors import ConfigError, KriError
 
 if TYPE_CHECKING:
     from kri_core.evaluation.power import PowerAnalysis
 
-EVAL_PACKAGES = ("numpy", "scipy")  # what the extra [eval] brings
 POINTS = re.compile(r"([0-9]*\.?[0-9]+)(pp)?")
 
 paths_argument = click.argument("paths", nargs=-1, required=True, type=FILE)
@@ -41,6 +41,8 @@ def evaluation() -> None:
 
 
 evaluation.add_command(run)
+evaluation.add_command(kill)
+evaluation.add_command(kill_log)
 
 
 @evaluation.command()
@@ -50,7 +52,7 @@ evaluation.add_command(run)
 @json_flag
 def compare(first: Path, second: Path, score: str | None, as_json: bool) -> None:
     """Compare two records item by item: FIRST less SECOND."""
-    _need_packages()
+    need_packages()
     from kri_core.cli.eval_compare import comparison, print_comparison
 
     found = comparison(first, second, score)
@@ -83,7 +85,7 @@ def power(
     as_json: bool,
 ) -> None:
     """Say what a paired comparison over documents can detect, before it is run."""
-    _need_packages()
+    need_packages()
     from kri_core.cli.eval_compare import comparison
     from kri_core.evaluation.power import ASSUMED_SPREAD, PowerAnalysis
 
@@ -104,18 +106,23 @@ def power(
 @json_flag
 def verify(paths: tuple[Path, ...], as_json: bool) -> None:
     """Check records line by line, and boards (.json, .md) against all records given."""
-    from kri_core.evaluation.verifying import WRITERS
+    from kri_core.evaluation.verifying import WRITERS, kill_folders
     from kri_core.evaluation.verifying import verify as verified
 
-    if any(path.suffix in WRITERS for path in paths):
-        _need_packages()
+    if any(path.suffix in WRITERS for path in paths) or kill_folders(paths):
+        need_packages()
     found = verified(paths)
     if as_json:
         records = [{"record": one.name, "seal": one.seal} for one in found.records]
-        print_json({"records": records, "boards": [str(path) for path in found.boards]})
+        kills = [kill.id for kill in found.kills]
+        boards = [str(path) for path in found.boards]
+        print_json({"records": records, "boards": boards, "kills": kills})
         return
     items = sum(len(record.results) for record in found.records)
-    click.echo(f"ok: {len(found.records)} records, {items} items, {len(found.boards)} boards")
+    kills = f", {len(found.kills)} kills" if found.kills else ""
+    click.echo(
+        f"ok: {len(found.records)} records, {items} items, {len(found.boards)} boards{kills}"
+    )
 
 
 @evaluation.command()
@@ -124,7 +131,7 @@ def verify(paths: tuple[Path, ...], as_json: bool) -> None:
 @json_flag
 def leaderboard(paths: tuple[Path, ...], out: tuple[Path, ...], as_json: bool) -> None:
     """Make the board of records (files or folders); exit 1 if it cannot rank."""
-    _need_packages()
+    need_packages()
     from kri_core.artifacts.atomic import replacing
     from kri_core.artifacts.opening import naming
     from kri_core.evaluation.board import leaderboard as made
@@ -152,9 +159,3 @@ def _print_power(found: PowerAnalysis, source: str) -> None:
         f"{found.groups_needed} documents for {effect}.\n"
         f"Spread over documents ({source}): {100 * found.spread:.1f} points."
     )
-
-
-def _need_packages() -> None:
-    for package in EVAL_PACKAGES:
-        if find_spec(package) is None:
-            raise EngineError(f"this needs {package}; run pip install 'kri-core[eval]'")

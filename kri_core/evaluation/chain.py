@@ -9,9 +9,9 @@ file's last link (`seal`), so that both, and their history in git, would have to
 
 from __future__ import annotations
 
-from attrs import asdict
+from attrs import AttrsInstance, asdict
 
-from kri_core.evaluation.records import FORMAT_VERSION, Header, Result
+from kri_core.evaluation.records import FORMAT_VERSION, Header
 from kri_core.identity import canonical_json, digest
 
 LINK_DIGITS = 16  # of sha256: against accidents and a quick edit, not against a forger
@@ -23,9 +23,9 @@ def first_line(header: Header, date: str) -> str:
     return canonical_json({"kri_core_results": FORMAT_VERSION, **held})
 
 
-def linked_line(result: Result, previous: str) -> tuple[str, str]:
-    """An item's line after the one with the link `previous`, and its own link."""
-    content = asdict(result)
+def linked_line(value: AttrsInstance, previous: str) -> tuple[str, str]:
+    """A value's line after the one with the link `previous`, and its own link."""
+    content = asdict(value)
     own = link(previous, content)
     return canonical_json({**content, "link": own}), own
 

@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import TypeVar
 
 from kri_core.artifacts.fields import structure
 from kri_core.artifacts.opening import naming, opened
 from kri_core.errors import ArtifactError
 from kri_core.evaluation.chain import link, start_link
 from kri_core.evaluation.records import FORMAT_VERSION, Header, Record, Result
+
+KILL_LOG = "kills.jsonl"  # lies beside the records and is none
+Value = TypeVar("Value")
 
 
 def whole_lines(data: bytes) -> tuple[list[bytes], int]:
@@ -33,7 +37,7 @@ def parse_record(name: str, lines: list[bytes]) -> Record:
     date, header = _first(lines[0])
     seal = start_link(lines[0].decode())
     results: dict[tuple[str, int], Result] = {}
-    for number, (result, its_link) in enumerate(_linked(lines[1:], seal), start=2):
+    for number, (result, its_link) in enumerate(linked_values(Result, lines[1:], seal), start=2):
         seal = its_link
         if result.key in results or result.seed not in header.seeds:
             raise ArtifactError(
@@ -46,11 +50,11 @@ def parse_record(name: str, lines: list[bytes]) -> Record:
 
 
 def record_paths(paths: Iterable[Path]) -> Iterator[Path]:
-    """Every .jsonl of the folders, and the files as they are; each once."""
+    """Every .jsonl of the folders but the kill log, and the files as they are; each once."""
     seen: set[Path] = set()
     for path in paths:
         for found in sorted(path.glob("*.jsonl")) if path.is_dir() else (path,):
-            if found.resolve() not in seen:
+            if found.name != KILL_LOG and found.resolve() not in seen:
                 seen.add(found.resolve())
                 yield found
 
@@ -73,7 +77,8 @@ def _first(line: bytes) -> tuple[str, Header]:
     return str(held.get("date")), header
 
 
-def _linked(lines: list[bytes], seal: str) -> Iterator[tuple[Result, str]]:
+def linked_values(cls: type[Value], lines: list[bytes], seal: str) -> Iterator[tuple[Value, str]]:
+    """What the lines after the one with the link `seal` hold, each with its own link."""
     for number, line in enumerate(lines, start=2):
         held = dict(_parsed(line, number))
         said = held.pop("link", None)
@@ -83,7 +88,7 @@ def _linked(lines: list[bytes], seal: str) -> Iterator[tuple[Result, str]]:
                 f"line {number} is not what was recorded after line {number - 1}: it was edited, "
                 "moved or lost; restore the file or run it again"
             )
-        yield structure(Result, held, f"line {number}"), seal
+        yield structure(cls, held, f"line {number}"), seal
 
 
 def _parsed(line: bytes, number: int) -> Mapping[str, object]:

@@ -51,7 +51,7 @@ def recording(folder: Path, header: Header, today: str) -> Iterator[Recorder]:
     path = _path(folder, header, today)
     with path.open("a+b") as file:
         with naming(path):
-            _lock(file)
+            lock(file)
             recorder = _resumed(path, file, header, today)
         yield recorder
 
@@ -85,7 +85,7 @@ def _resumed(path: Path, file: BinaryIO, header: Header, today: str) -> Recorder
     return Recorder(path, header, {result.key for result in record.results}, file, record.seal)
 
 
-def _lock(file: BinaryIO) -> None:
+def lock(file: BinaryIO) -> None:
     """Two processes would put their lines between each other's."""
     if os.name != "posix":
         return

@@ -12,7 +12,10 @@ from kri_core.artifacts.opening import naming, opened
 from kri_core.errors import ArtifactError
 from kri_core.evaluation.board import Leaderboard, leaderboard
 from kri_core.evaluation.board_text import to_json, to_markdown
-from kri_core.evaluation.reading import read_record, record_paths
+from kri_core.evaluation.kill_log import TITLE, check_kills
+from kri_core.evaluation.kill_log import to_markdown as kill_page
+from kri_core.evaluation.kills import Kill
+from kri_core.evaluation.reading import KILL_LOG, read_record, record_paths
 from kri_core.evaluation.records import Record, check_complete
 
 WRITERS = {".json": to_json, ".md": to_markdown}
@@ -24,23 +27,35 @@ class Verified:
 
     records: tuple[Record, ...]
     boards: tuple[Path, ...]
+    kills: tuple[Kill, ...]
 
 
 def verify(paths: Sequence[Path]) -> Verified:
     """Read every record line by line, then make every board again and compare it to the letter.
 
-    A board's file is one with the suffix .json or .md; it must be the board of all the records.
+    A board's file is one with the suffix .json or .md; it must be the board of all the records. A
+    .md that begins as the kill log's page does must be the page of all kills.
     """
     boards = tuple(path for path in paths if path.suffix in WRITERS)
     records = read_all([path for path in paths if path.suffix not in WRITERS])
     for record in records:
         check_complete(record)
-    if boards:
-        found = leaderboard(records)
-        for path in boards:
-            with naming(path):
-                _check_same(path, found)
-    return Verified(records, boards)
+    kills = tuple(kill for folder in kill_folders(paths) for kill in check_kills(folder))
+    found = None
+    for path in boards:
+        with naming(path):
+            held = _lines(path)
+            if held[:1] == [TITLE]:
+                _check_same(held, kill_page(kills), "kill-log")
+            else:
+                found = found or leaderboard(records)
+                _check_same(held, board_text(found, path), "leaderboard")
+    return Verified(records, boards, kills)
+
+
+def kill_folders(paths: Sequence[Path]) -> list[Path]:
+    """The folders among the paths that have a kill log."""
+    return [path for path in dict.fromkeys(paths) if (path / KILL_LOG).exists()]
 
 
 def read_all(paths: Sequence[Path]) -> tuple[Record, ...]:
@@ -60,15 +75,18 @@ def board_text(found: Leaderboard, path: Path) -> str:
     return WRITERS[path.suffix](found)
 
 
-def _check_same(path: Path, found: Leaderboard) -> None:
+def _lines(path: Path) -> list[str]:
     with opened(path) as file:
-        held = file.read().decode(errors="replace").splitlines()
-    wanted = board_text(found, path).splitlines()
-    for number, (is_line, must_be) in enumerate(zip_longest(held, wanted), start=1):
+        return file.read().decode(errors="replace").splitlines()
+
+
+def _check_same(held: Sequence[str], text: str, command: str) -> None:
+    lines = zip_longest(held, text.splitlines())
+    for number, (is_line, must_be) in enumerate(lines, start=1):
         if is_line != must_be:
             raise ArtifactError(
                 f"line {number} is {_short(is_line)}, the records give {_short(must_be)}; write it "
-                "again with kri-core eval leaderboard, or restore the records"
+                f"again with kri-core eval {command}, or restore the records"
             )
 
 

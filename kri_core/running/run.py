@@ -14,6 +14,7 @@ from kri_core.evaluation.recording import Recorder, recording
 from kri_core.evaluation.records import Result
 from kri_core.registry import Registry
 from kri_core.running.crossing import Failure, Job, Prepared
+from kri_core.running.documents import keep_documents
 from kri_core.running.headers import Facts, header_of
 from kri_core.running.planning import (
     PlannedRow,
@@ -59,6 +60,7 @@ def run(job: Job, request: Request, model: str, report: Report) -> Finished:
     with crew(job, request.jobs) as hands:
         said = hands.report()
         prepared = _prepared(hands, said.documents, report)
+        keep_documents(job.cache, prepared)
         largest = max((one.layout for one in prepared), key=lambda layout: layout.num_blocks)
         stacks += baselines(stacks, largest, registry)
         rows = planned_rows(

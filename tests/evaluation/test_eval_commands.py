@@ -117,7 +117,7 @@ def test_records_alone_are_verified_without_scipy(results):
 
 
 def test_without_scipy_the_fix_is_said(results, kri, monkeypatch):
-    monkeypatch.setattr("kri_core.cli.eval.find_spec", lambda name: name != "scipy" or None)
+    monkeypatch.setattr("kri_core.cli.needing.find_spec", lambda name: name != "scipy" or None)
     for arguments in (("power", "--effect", "5pp", "--groups", "9"), ("leaderboard", results)):
         done = kri("eval", *arguments)
         assert (done.code, done.out) == (5, "")

@@ -1,0 +1,140 @@
+"""The kill log: a file beside the records, to which kills are only ever added, and its page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from kri_core.artifacts.opening import naming, opened
+from kri_core.errors import ArtifactError
+from kri_core.evaluation.chain import linked_line, start_link
+from kri_core.evaluation.kills import Kill, Verdict, kill_of, random_null
+from kri_core.evaluation.reading import (
+    KILL_LOG,
+    linked_values,
+    read_record,
+    record_paths,
+    whole_lines,
+)
+from kri_core.evaluation.recording import lock
+from kri_core.evaluation.records import Record
+
+FIRST_LINE = '{"kri_core_kills":1}'
+TITLE = "# Kill log"  # also how `eval verify` knows the page
+ABOUT = (
+    "A kill is the verdict that a stack does not do what it was hoped to, over a record under "
+    "`results/` whose numbers `kri-core eval verify` computes again. `kri-core eval kill-log rerun "
+    "ID --model MODEL` runs the same stack on the same task again, with `--set seed=1` on other "
+    "documents, and says whether the verdict still stands."
+)
+COLUMNS = ("id", "date", "task", "blocks", "model", "stack", "score", "− random", "why", "record")  # noqa: RUF001
+
+
+def read_kills(folder: Path) -> tuple[Kill, ...]:
+    """All kills of a folder, which may have none."""
+    path = folder / KILL_LOG
+    if not path.exists():
+        return ()
+    with naming(path), opened(path) as file:
+        return _parsed(whole_lines(file.read())[0])[0]
+
+
+def find_kill(folder: Path, kill_id: str) -> Kill:
+    """The kill of this id."""
+    kills = read_kills(folder)
+    for kill in kills:
+        if kill.id == kill_id:
+            return kill
+    known = ", ".join(kill.id for kill in kills) or "none"
+    raise ArtifactError(f"{folder / KILL_LOG} has no kill {kill_id!r}; it has {known}")
+
+
+def add_kill(path: Path, verdict: Verdict) -> Kill:
+    """Put a verdict on a record into the log beside it."""
+    record = read_record(path)
+    kill = kill_of(record, random_null(record, _others(path.parent)), verdict)
+    log = path.parent / KILL_LOG
+    with naming(log), log.open("a+b") as file:
+        lock(file)
+        file.seek(0)
+        lines, end = whole_lines(file.read())
+        kills, seal = _parsed(lines or [FIRST_LINE.encode()])
+        if twice := next((one for one in kills if one.id == kill.id), None):
+            raise ArtifactError(
+                f"{record.name} was killed on {twice.date} ({twice.why}); a record is killed once"
+            )
+        file.truncate(end)  # half a line, which a killed process leaves
+        first = "" if lines else f"{FIRST_LINE}\n"
+        file.write(f"{first}{linked_line(kill, seal)[0]}\n".encode())
+    return kill
+
+
+def check_kills(folder: Path) -> tuple[Kill, ...]:
+    """Every kill of a folder, its record there with its seal and its numbers computed again."""
+    kills = read_kills(folder)
+    with naming(folder / KILL_LOG):
+        for kill in kills:
+            _check(folder, kill)
+    return kills
+
+
+def kill_record(folder: Path, kill: Kill) -> Record:
+    """The record that was killed, unchanged since."""
+    record = read_record(folder / kill.record)
+    if (record.header.digest, record.seal) != (kill.digest, kill.seal):
+        raise ArtifactError(
+            f"kill {kill.id} is of {kill.record} with seal {kill.seal}, which now has "
+            f"{record.seal}; restore the record"
+        )
+    return record
+
+
+def to_markdown(kills: Sequence[Kill]) -> str:
+    """The log as a page: the same kills always give the same text."""
+    rows = [COLUMNS, *map(_cells, kills)]
+    lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
+    table = "\n".join((lines[0], "|" + "---|" * len(COLUMNS), *lines[1:]))
+    return f"{TITLE}\n\n{ABOUT}\n\n{table if kills else 'There is none.'}\n"
+
+
+def _cells(kill: Kill) -> tuple[str, ...]:
+    against = kill.against_random
+    return (
+        kill.id,
+        kill.date,
+        kill.task,
+        "all" if kill.budget is None else str(kill.budget),
+        kill.model,
+        kill.stack,
+        f"{kill.score} {kill.mean:.3f} ± {kill.error:.3f}",
+        str(against) if against else "no random null",
+        kill.why,
+        f"{kill.record}, seal {kill.seal}",
+    )
+
+
+def _check(folder: Path, kill: Kill) -> None:
+    record = kill_record(folder, kill)
+    null = read_record(folder / kill.null) if kill.null else None
+    if null is not None and random_null(record, [null]) is None:
+        raise ArtifactError(f"kill {kill.id}: {null.name} is no random null of {record.name}")
+    verdict = Verdict(kill.why, kill.date, kill.cartridges, kill.documents)
+    found = kill_of(record, null, verdict)
+    if found != kill:
+        raise ArtifactError(
+            f"kill {kill.id} says {kill.stack}, {_cells(kill)[6:8]}, the records give "
+            f"{found.stack}, {_cells(found)[6:8]}; restore the log"
+        )
+
+
+def _parsed(lines: list[bytes]) -> tuple[tuple[Kill, ...], str]:
+    """The kills, and the link of the last line."""
+    if not lines or lines[0].decode(errors="replace") != FIRST_LINE:
+        raise ArtifactError("line 1 is not that of a kill log; restore the file")
+    start = start_link(FIRST_LINE)
+    found = list(linked_values(Kill, lines[1:], start))
+    return tuple(kill for kill, _ in found), found[-1][1] if found else start
+
+
+def _others(folder: Path) -> list[Record]:
+    return [read_record(path) for path in record_paths([folder])]
