@@ -34,6 +34,13 @@ if TYPE_CHECKING:
     show_default=True,
     help="Blocks scored at once; bounds the memory.",
 )
+@click.option(
+    "--results",
+    type=FILE,
+    default="results",
+    show_default=True,
+    help="Where a kill log is, if there is one; a prior that selects as a killed one did is said.",
+)
 def bake(
     cartridge_path: Path,
     model_name: str | None,
@@ -44,6 +51,7 @@ def bake(
     probes: Path | None,
     out: Path,
     batch: int,
+    results: Path,
 ) -> None:
     """Bake a prior for each scorer; a killed bake goes on where it stopped.
 
@@ -55,6 +63,7 @@ def bake(
     from kri_core.cli.loading import load_model_of
     from kri_core.grammar import parse_scorer
     from kri_core.registry import Registry
+    from kri_core.running.killed import killed_in, prior_alike
     from kri_core.scoring import needs_probe
     from kri_core.stack import Member
     from kri_core.substrate.hf import DiskJournal, HfProbe, journal_scope, probe_texts
@@ -63,6 +72,7 @@ def bake(
     members = [Member.load(registry, "scorer", parse_scorer(text), text) for text in scorers]
     texts = read_probes(probes)
     cartridge = read_cartridge(cartridge_path)
+    killed = killed_in(results)
     paths = prior_paths(out, cartridge.cart_id, [member.ref for member in members])
     with progress() as report:
         probe = journal = None
@@ -73,12 +83,17 @@ def bake(
             work = paths[0].parent / f".{cartridge.cart_id}.bake"
             journal = DiskJournal(work, journal_scope(model, cartridge, asked))
             probe = HfProbe(model, cartridge, asked, batch, journal, report)
-        for path, (_, made) in zip(paths, bake_priors(cartridge, members, probe), strict=True):
+        alike: list[str] = []
+        baked = bake_priors(cartridge, members, probe)
+        for path, (member, made) in zip(paths, baked, strict=True):
             write_prior(made, path)
+            alike += prior_alike(member, cartridge, made, probe, killed)
     if journal is not None:
         journal.discard()
     for path in paths:
         click.echo(path)
+    for line in alike:
+        click.echo(f"warning: {line}", err=True)
 
 
 def prior_paths(out: Path, cart_id: str, scorers: list[PluginRef]) -> list[Path]:

@@ -10,6 +10,7 @@ import click
 from attrs import asdict
 
 from kri_core.cli.eval_kill import kill, kill_log
+from kri_core.cli.eval_rerun import rerun
 from kri_core.cli.eval_run import run
 from kri_core.cli.needing import need_packages
 from kri_core.cli.options import FILE, json_flag
@@ -43,6 +44,7 @@ def evaluation() -> None:
 evaluation.add_command(run)
 evaluation.add_command(kill)
 evaluation.add_command(kill_log)
+kill_log.add_command(rerun)
 
 
 @evaluation.command()
@@ -114,9 +116,9 @@ def verify(paths: tuple[Path, ...], as_json: bool) -> None:
     found = verified(paths)
     if as_json:
         records = [{"record": one.name, "seal": one.seal} for one in found.records]
-        kills = [kill.id for kill in found.kills]
+        ids = [kill.id for kill in found.kills]
         boards = [str(path) for path in found.boards]
-        print_json({"records": records, "boards": boards, "kills": kills})
+        print_json({"records": records, "boards": boards, "kills": ids})
         return
     items = sum(len(record.results) for record in found.records)
     kills = f", {len(found.kills)} kills" if found.kills else ""

@@ -28,7 +28,7 @@ def _budgets(_ctx: click.Context, _param: click.Parameter, text: str | None) -> 
     return tuple(dict.fromkeys(map(int, parts)))
 
 
-def _settings(
+def settings(
     _ctx: click.Context, _param: click.Parameter, texts: tuple[str, ...]
 ) -> tuple[tuple[str, str], ...]:
     """The task's parameters as KEY=VALUE."""
@@ -40,7 +40,7 @@ def _settings(
 
 @click.command()
 @click.option("--task", required=True, help="Such as needle8; list-plugins --slot task has all.")
-@click.option("--set", "params", multiple=True, callback=_settings, help="Of the task: KEY=VALUE.")
+@click.option("--set", "params", multiple=True, callback=settings, help="Of the task: KEY=VALUE.")
 @click.option("--stack", "stacks", multiple=True, required=True, help="Once for each stack.")
 @click.option("--k", "budgets", callback=_budgets, help="Budgets for every stack: 8,16,32.")
 @click.option("--docs", type=click.IntRange(min=1), help="How many documents, the first ones.")
@@ -76,6 +76,7 @@ def run(
     """
     from kri_core.models import kri_home
     from kri_core.running.crossing import Job
+    from kri_core.running.killed import killed_in, records_alike
     from kri_core.running.run import Request
     from kri_core.running.run import run as run_all
 
@@ -92,16 +93,20 @@ def run(
     )
     request = Request(stacks, budgets, seeds, jobs, out, datetime.now(UTC).date().isoformat())
     name = Path(model_name).name if Path(model_name).is_dir() else model_name
-    _check_folder(out)
+    check_folder(out)
+    killed = killed_in(out)
     with progress() as report:
         finished = run_all(job, request, name, report)
     for path in finished.records:
         click.echo(path)
+    for line in records_alike(finished.records, killed):
+        click.echo(f"warning: {line}", err=True)
     if finished.failures:
-        raise _unfinished(finished.failures)
+        raise unfinished(finished.failures)
 
 
-def _check_folder(out: Path) -> None:
+def check_folder(out: Path) -> None:
+    """Make the folder of records, before any work is done."""
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -110,7 +115,7 @@ def _check_folder(out: Path) -> None:
         ) from error
 
 
-def _unfinished(failures: tuple[Failure, ...]) -> KriError:
+def unfinished(failures: tuple[Failure, ...]) -> KriError:
     """One line: the first failure; the log has all."""
     first = failures[0]
     more = f" (and {len(failures) - 1} more, see above)" if len(failures) > 1 else ""

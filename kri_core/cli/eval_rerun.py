@@ -1,0 +1,106 @@
+"""`kri-core eval kill-log rerun`: the same stack on the same task, and the verdict once more."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from kri_core.cli.eval_run import SEEDS, check_folder, settings, unfinished
+from kri_core.cli.needing import need_packages
+from kri_core.cli.options import FILE, model_options
+from kri_core.cli.output import print_fields
+from kri_core.cli.progress import progress
+from kri_core.errors import KriError
+
+if TYPE_CHECKING:
+    from kri_core.evaluation.kills import Kill
+    from kri_core.evaluation.records import Header
+    from kri_core.running.crossing import Job
+    from kri_core.running.rerun import Again
+
+
+@click.command()
+@click.argument("kill_id", metavar="ID")
+@model_options("The model that reads; --dtype auto is the record's.", required=True)
+@click.option("--set", "changes", multiple=True, callback=settings, help="Another KEY=VALUE.")
+@click.option("--docs", type=click.IntRange(min=2), help="How many documents; default: as then.")
+@click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True)
+@click.option("--cache", type=FILE, help="For cartridges and priors; default: $KRI_HOME/eval.")
+@click.option("--out", type=FILE, help="For the new records; default: reruns/ in the results.")
+@click.pass_obj
+def rerun(
+    results: Path,
+    kill_id: str,
+    model_name: str,
+    revision: str | None,
+    dtype: str,
+    device: str,
+    changes: tuple[tuple[str, str], ...],
+    docs: int | None,
+    jobs: int,
+    cache: Path | None,
+    out: Path | None,
+) -> None:
+    """Run a killed stack on its task again; exit 1 if it is better than random now."""
+    need_packages()
+    from kri_core.evaluation.kill_log import find_kill, kill_record
+    from kri_core.running.rerun import Again
+
+    kill = find_kill(results, kill_id)
+    header = kill_record(results, kill).header
+    dtype = header.dtype if dtype == "auto" else dtype
+    job = _job(header, dict(changes), docs, (model_name, revision, dtype, device), cache)
+    paths = _run(job, header.stack, jobs, out or results / "reruns")
+    _tell(kill, Again.of(header, paths))
+
+
+def _job(
+    header: Header,
+    changes: dict[str, str],
+    docs: int | None,
+    model: tuple[str, str | None, str, str],
+    cache: Path | None,
+) -> Job:
+    from kri_core.models import kri_home
+    from kri_core.running.crossing import Job
+    from kri_core.running.rerun import task_again
+
+    params, as_then = task_again(header, changes)
+    cache = kri_home() / "eval" if cache is None else cache
+    return Job(header.task, tuple(params.items()), docs or as_then, *model, cache, scorers=())
+
+
+def _run(job: Job, stack: str, jobs: int, out: Path) -> tuple[Path, ...]:
+    from kri_core.running.run import Request, run
+
+    check_folder(out)
+    today = datetime.now(UTC).date().isoformat()
+    name = Path(job.model).name if Path(job.model).is_dir() else job.model
+    with progress() as report:
+        finished = run(job, Request((stack,), (), SEEDS, jobs, out, today), name, report)
+    if finished.failures:
+        raise unfinished(finished.failures)
+    return finished.records
+
+
+def _tell(kill: Kill, again: Again) -> None:
+    then = f"{kill.score} {kill.mean:.3f} ± {kill.error:.3f}"
+    now = f"{again.record.header.ranked_by} {again.score.mean:.3f} ± {again.score.error:.3f}"
+    print_fields(
+        {
+            "stack": kill.stack,
+            "why": kill.why,
+            "then": f"{then}, − random {kill.against_random or 'not known'}",  # noqa: RUF001
+            "now": f"{now}, − random {again.against}",  # noqa: RUF001
+            "record": again.record.name,
+        }
+    )
+    if again.against.better:
+        raise KriError(
+            f"the verdict of kill {kill.id} does not stand: {kill.stack} is better than random by "
+            f"{again.against}; look at both records before you trust either"
+        )
+    click.echo("The verdict stands: it is not better than random.")
