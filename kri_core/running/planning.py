@@ -15,7 +15,9 @@ from kri_core.grammar import parse
 from kri_core.registry import Registry
 from kri_core.routing import SELECT, SPLIT
 from kri_core.stack import Stack
+from kri_core.substrate.hf.quantise import bits_within, kept_bytes, quantised_bytes
 
+ALWAYS_BITS = (8, 4)  # of the quantised document, whatever the budgets
 ROLE_OF = {"full": "full", "floor": "floor", "random": "random", "stack": "stack"}
 
 
@@ -23,11 +25,12 @@ ROLE_OF = {"full": "full", "floor": "floor", "random": "random", "stack": "stack
 class PlannedRow:
     """One row: how its blocks are chosen, and under which seeds."""
 
-    kind: str  # stack, full, floor, random, oracle or oracle-doc
+    kind: str  # stack, full, floor, random, oracle, oracle-doc or quantised
     name: str  # canonical stack; of others what a table calls them
     pins: Pins
     seeds: tuple[int, ...] = (0,)
     probe_set: str | None = None
+    bits: int = 16  # of a number, where all blocks are quantised
 
     @property
     def role(self) -> str:
@@ -104,6 +107,7 @@ def planned_rows(
     nulls = dict.fromkeys(null_pins(row.pins) for row in rows if row.kind == "stack")
     for pins in nulls:
         rows += _references(pins, num_seeds, evidence)
+    rows += _quantised(sorted({row.pins[2] or 0 for row in rows if row.kind == "stack"}), layout)
     return list(dict.fromkeys(rows))
 
 
@@ -114,6 +118,15 @@ def _references(pins: Pins, num_seeds: int, evidence: bool) -> Iterator[PlannedR
     if evidence:
         yield PlannedRow("oracle", f"{tag}(oracle)", pins)
         yield PlannedRow("oracle-doc", f"{tag}(oracle-doc)", pins)
+
+
+def _quantised(budgets: Sequence[int], layout: Layout) -> Iterator[PlannedRow]:
+    """The whole document in fewer bits: of each budget what its bytes hold, and two for all."""
+    pairs = [(bits, None) for bits in ALWAYS_BITS]
+    for bits, budget in [*pairs, *((bits_within(layout, budget), budget) for budget in budgets)]:
+        share = quantised_bytes(layout, bits) / kept_bytes(layout, layout.num_blocks)
+        name = f"quantised[bits={bits},bytes={share:.3f}]"
+        yield PlannedRow("quantised", name, (0, 0, budget), bits=bits)
 
 
 def asks_probe_to_select(stack: Stack) -> bool:

@@ -19,7 +19,8 @@ from kri_core.running.answering import Selection
 from kri_core.running.caching import Cache
 from kri_core.running.planning import PlannedRow
 from kri_core.scoring import SCORE_QUERY
-from kri_core.substrate.hf import HfModel, HfProbe, probe_texts, run_repairs
+from kri_core.substrate.hf import HfModel, HfProbe, load_prefix, probe_texts, run_repairs
+from kri_core.substrate.hf.quantise import quantised
 from kri_core.types import Cartridge, Query, Split
 
 BATCH = 16  # 8–16 masks at once were fastest on a CPU (ALGORITHMS 1.2)
@@ -59,6 +60,8 @@ class Chooser:
         if row.kind == "oracle-doc":
             spans = [other.evidence for other in self.document.items]
             return Selection(oracle_doc(split, spans, size, seed, prefix_hash))
+        if row.kind == "quantised":
+            return self._quantised(row.bits)
         return self._by_stack(row, item)
 
     def _split(self, row: PlannedRow) -> Split:
@@ -66,6 +69,18 @@ class Chooser:
         left = max(0, (budget or 0) - anchor - recent)
         blocks = self.cartridge.layout.num_blocks
         return Split.pin(blocks, anchor=anchor, recent=recent, mid_budget=left)
+
+    def _quantised(self, bits: int) -> Selection:
+        """Every block in so many bits, quantised once for all of a document's items."""
+        key, blocks = ("quantised", bits), tuple(range(self.cartridge.layout.num_blocks))
+        if key not in self._routed:
+            start = time.perf_counter()
+            prefix = quantised(load_prefix(self.model, self.cartridge, blocks), bits)
+            seconds = time.perf_counter() - start
+            self._routed[key] = Selection(
+                blocks, repaired=prefix, variant=f"quantised {bits}", seconds=seconds
+            )
+        return self._routed[key]
 
     def _by_stack(self, row: PlannedRow, item: Item) -> Selection:
         """A stack that does not read the question is asked once for all of a document's."""

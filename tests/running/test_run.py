@@ -19,6 +19,9 @@ ROWS = {
     ("A0R0K8(random)", None),
     ("A0R0K8(oracle)", None),
     ("A0R0K8(oracle-doc)", None),
+    ("quantised[bits=8,bytes=0.656]", None),
+    ("quantised[bits=4,bytes=0.406]", None),
+    ("quantised[bits=2,bytes=0.281]", None),
 }
 
 
