@@ -110,6 +110,19 @@ def test_verify_and_the_rest_run_without_torch(results, boards):
         assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_kills_are_made_listed_and_verified_without_torch(results):
+    torch = ("torch", "transformers", "safetensors")
+    path = record_of(results, "A1R2K1(kri-d)")
+
+    for arguments in (
+        ("kill", path, "--why", "too slow"),
+        ("kill-log", "--results", results),
+        ("verify", results),
+    ):
+        done = without(torch, "eval", *arguments)
+        assert done.returncode == 0, done.stderr
+
+
 def test_records_alone_are_verified_without_scipy(results):
     done = without(("torch", "numpy", "scipy"), "eval", "verify", results)
 

@@ -154,3 +154,45 @@ def test_another_file_is_no_kill_log(results, kri):
 
     assert done.code == 4
     assert "kills.jsonl: line 1 is not that of a kill log; restore the file" in done.err
+
+
+def test_documents_that_are_not_the_header_s_are_refused(results):
+    """A kill may not name a cartridge that its record was not made on."""
+    from kri_core.errors import ArtifactError
+    from kri_core.evaluation.kills import Verdict, kill_of
+    from kri_core.evaluation.reading import read_record
+
+    record = read_record(record_of(results, STACK))
+    items = {result.id: 0 for result in record.results}
+    with pytest.raises(ArtifactError, match="the documents listed are not those of 2026"):
+        kill_of(record, None, Verdict("slow", "2026-11-30", ("a" * 64,), items))
+
+
+def test_a_null_of_other_pins_is_found(killed, kri, made):
+    """Forged with right links: another record is named as the null."""
+    from kri_core.evaluation.chain import linked_line, start_link
+    from kri_core.evaluation.kill_log import FIRST_LINE, read_kills
+
+    (kill,) = read_kills(killed)
+    forged = evolve(kill, null=record_of(killed, "full").name)
+    line, _ = linked_line(forged, start_link(FIRST_LINE))
+    (killed / "kills.jsonl").write_text(f"{FIRST_LINE}\n{line}\n")
+    done = kri("eval", "verify", killed)
+
+    assert done.code == 4
+    assert re.search(rf"kill {kill.id}: 2026.* is no random null of {kill.record}", done.err)
+
+
+def test_what_cannot_be_run_again_is_said(made):
+    from kri_core.errors import ConfigError
+    from kri_core.running.rerun import Again, task_again
+
+    served = evolve(made.stack, substrate="vllm")
+    with pytest.raises(ConfigError, match="the record was made on vllm, and only hf is run again"):
+        task_again(served, {})
+    own = evolve(made.stack, task_params={"path": "mine.jsonl", "docs": "5"})
+    with pytest.raises(ConfigError, match=r"'mine\.jsonl'; give it with --set path=FILE"):
+        task_again(own, {})
+    assert task_again(own, {"path": "a/mine.jsonl"}) == ({"path": "a/mine.jsonl"}, 5)
+    with pytest.raises(ConfigError, match=r"no row A1R2K1\(kri-d\), generic probes, as the kill's"):
+        Again.of(made.stack, [])
