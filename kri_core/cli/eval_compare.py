@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from attrs import fields, frozen
 
 from kri_core.cli.output import print_fields
-from kri_core.evaluation.board_text import p_text
+from kri_core.evaluation.board_words import p_text
 from kri_core.evaluation.power import POWER, detectable_effect
 from kri_core.evaluation.reading import read_record
 from kri_core.evaluation.records import Header, check_complete

@@ -8,9 +8,11 @@ from collections.abc import Mapping, Sequence
 from attrs import frozen
 
 from kri_core.errors import ArtifactError
+from kri_core.evaluation.against_random import Null
+from kri_core.evaluation.placement import check_placements
 from kri_core.evaluation.power import detectable_effect
 from kri_core.evaluation.records import Record, check_complete
-from kri_core.evaluation.rows import Row, check_null, compared
+from kri_core.evaluation.rows import Beside, Row, compared
 from kri_core.identity import canonical_json
 
 ONE_BOARD = ("fingerprint", "dtype", "substrate")  # what all of a leaderboard's records share
@@ -77,7 +79,7 @@ def _boards(records: Sequence[Record]) -> list[Board]:
         unlimited = next(one for one in records if one.header.pins[2] is None and _is(one, "stack"))
         raise ArtifactError(f"{unlimited.name} is a stack without a budget; run it with one")
     return [
-        _board([one for one in records if one.header.budget == budget], budget, full, floor)
+        _board([one for one in records if _on(one, budget)], budget, full, floor)
         for budget in sorted(budget for budget in budgets if budget is not None)
     ]
 
@@ -86,13 +88,16 @@ def _board(records: Sequence[Record], budget: int, full: Record, floor: Record) 
     _check_rows_differ(records)
     header = full.header
     ceiling_row, floor_row = Row.of(full), Row.of(floor)
-    stacks = [record for record in records if _is(record, "stack")]
-    nulls = [record for record in records if _is(record, "random")]
-    for null in nulls:
-        check_null(null)
+    stacks, nulls, others, placements = (
+        [record for record in records if _is(record, role)]
+        for role in ("stack", "random", "reference", "placement")
+    )
+    check_placements(placements, stacks)
     not_ranked = _why_not(ceiling_row, floor_row, header.ranked_by)
-    rows = compared(stacks, nulls, full, ranked=not_ranked is None)
-    others = [record for record in records if _is(record, "reference")]
+    beside = Beside(
+        full.sample(header.ranked_by), tuple(map(Null.of, nulls)), tuple(others), tuple(placements)
+    )
+    rows = compared(stacks, beside, ranked=not_ranked is None)
     return Board(
         task=header.task,
         task_params=header.task_params,
@@ -131,6 +136,13 @@ def _detectable(rows: Sequence[Row]) -> float | None:
 
 def _by_label(records: Sequence[Record]) -> tuple[Row, ...]:
     return tuple(sorted(map(Row.of, records), key=lambda row: (row.label, row.anchor, row.recent)))
+
+
+def _on(record: Record, budget: int) -> bool:
+    """A reference without a budget, such as the whole document in fewer bits, is on every board."""
+    return record.header.budget == budget or (
+        record.header.budget is None and _is(record, "reference")
+    )
 
 
 def _is(record: Record, role: str) -> bool:

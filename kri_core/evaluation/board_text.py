@@ -8,15 +8,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from attrs import asdict
 
 from kri_core.evaluation.board import Board, Leaderboard
-from kri_core.evaluation.nulls import Recovery
-from kri_core.evaluation.power import POWER
-from kri_core.evaluation.rows import Comparison, Row
-from kri_core.evaluation.statistics import DRAWS, Estimate
+from kri_core.evaluation.board_words import (
+    flagged,
+    main_table,
+    measured_against,
+    null_text,
+    placement_table,
+    score_table,
+    summary,
+)
+from kri_core.evaluation.statistics import DRAWS
 
 SCHEMA_VERSION = 1
 DIGITS = 6  # after the point, in JSON
-COLUMNS = ("− random", "Holm p", "σ documents", "σ seeds", "gap recovered")  # noqa: RUF001
-NONE = "–"  # noqa: RUF001
+PLACEMENT = (
+    "Placement is the row with the blocks that it kept of the next document, less random blocks "
+    "without pins; content is the row less that."
+)
 
 HOW_TO_READ = f"""\
 Every number is recomputed from the lines under `results/` by `kri-core eval verify`.
@@ -58,86 +66,26 @@ def _board(board: Board) -> Iterator[str]:
     params = "".join(f"; {name}={value}" for name, value in sorted(board.task_params.items()))
     yield f"## {board.task}, {board.budget} blocks"
     yield f"{board.num_items} items of {board.num_groups} documents{params}."
-    yield _measured_against(board)
+    yield measured_against(board)
     if board.not_ranked:
         yield f"**Not ranked:** {board.not_ranked}."
-    yield _table(board)
+    yield summary(board)
+    yield from (f"⚑ {text}" for text in flagged(board))
+    yield _table(main_table(board))
+    if len(placements := placement_table(board)) > 1:
+        yield PLACEMENT
+        yield _table(placements)
+    if len((scores := score_table(board))[0]) > 1:
+        yield "The other scores, ± over documents:"
+        yield _table(scores)
     yield "Random selectors, over seeds (a seed is no new item):"
-    yield "\n".join(f"* {_null(row)}" for row in board.nulls)
+    yield "\n".join(f"* {null_text(row)}" for row in board.nulls)
 
 
-def _measured_against(board: Board) -> str:
-    score = board.ranked_by
-    chance = "none" if board.chance is None else f"{board.chance:.3f}"
-    text = (
-        f"Ranked by {score}. Chance {chance}; floor (no document) "
-        f"{_mean(board.floor.scores[score])}; ceiling (full attention) "
-        f"{_mean(board.full.scores[score])}. "
-    )
-    if board.detectable is None:
-        return text + "No row differs from random on any document."
-    return text + (
-        f"A difference to random of {100 * board.detectable:.1f} points is found with "
-        f"{POWER:.0%} power, for the row whose difference varies most."
-    )
-
-
-def _table(board: Board) -> str:
-    special = (board.full, board.floor, *board.references, *board.nulls)
-    others = sorted({*board.full.scores} - {board.ranked_by})
-    lines = [("tier", "row", "kept", board.ranked_by, *COLUMNS, *others)]
-    lines += [_cells(row, board.ranked_by, others) for row in (*board.rows, *special)]
+def _table(lines: Sequence[Sequence[str]]) -> str:
     rule = "|" + "---|" * len(lines[0])
     shown = ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines]
     return "\n".join((shown[0], rule, *shown[1:]))
-
-
-def _cells(row: Row, score: str, others: Sequence[str]) -> tuple[str, ...]:
-    tier = NONE if row.tier is None else f"{row.tier}{' =' if row.tied else ''}"
-    ranked = f"{_mean(row.scores[score])} {_interval(row.scores[score])}"
-    shown = (_mean(row.scores[name]) if name in row.scores else NONE for name in others)
-    against = _against(row.against_random)
-    return (tier, row.label, f"{row.kept_fraction:.1%}", ranked, *against, *shown)
-
-
-def _against(found: Comparison | None) -> tuple[str, ...]:
-    if found is None:
-        return (NONE,) * len(COLUMNS)
-    difference = f"{found.difference.mean:+.3f} {_interval(found.difference, signed=True)}"
-    sigmas = (found.sigma_documents, found.sigma_seeds)
-    shown = (NONE if sigma is None else f"{sigma:.1f}" for sigma in sigmas)
-    return (difference, p_text(found.p_holm), *shown, _recovery(found.recovery))
-
-
-def p_text(p: float) -> str:
-    """Four digits; what is less is not 0."""
-    return f"{p:.4f}" if p >= 0.0001 else "<0.0001"
-
-
-def _recovery(found: Recovery) -> str:
-    """The share with its interval, or why there is none."""
-    if found.share is None:
-        return f"undefined: {found.undefined}"
-    return f"{found.share:.2f} [{found.low:.2f}, {found.high:.2f}]"
-
-
-def _null(row: Row) -> str:
-    seeds = row.seeds
-    if seeds is None:
-        return row.label
-    return (
-        f"{row.label}: mean {seeds.mean:.3f}, spread {seeds.spread:.3f} over {seeds.num_seeds} "
-        f"seeds, from {seeds.least:.3f} to {seeds.most:.3f}"
-    )
-
-
-def _mean(found: Estimate) -> str:
-    return f"{found.mean:.3f} ± {found.error:.3f}"
-
-
-def _interval(found: Estimate, signed: bool = False) -> str:
-    low, high = (f"{end:+.3f}" if signed else f"{end:.3f}" for end in (found.low, found.high))
-    return f"[{low}, {high}]"
 
 
 def _rounded(value: object) -> object:

@@ -15,8 +15,9 @@ from kri_core.identity import digest
 FORMAT_VERSION = 1
 NAME_DIGITS = 12
 # stack: competes. full: every block. floor: no document. random: the null of stacks with the same
-# pins and budget. reference: shown, not ranked (it peeks, or is no selector).
-ROLES = ("stack", "full", "floor", "random", "reference")
+# pins and budget. reference: shown, not ranked (it peeks, or is no selector). placement: a stack's
+# row over the blocks it kept of the next document.
+ROLES = ("stack", "full", "floor", "random", "reference", "placement")
 
 
 def floats(values: Mapping[str, float]) -> Mapping[str, float]:

@@ -8,33 +8,22 @@ from collections.abc import Mapping, Sequence
 from attrs import evolve, frozen
 
 from kri_core.errors import ArtifactError
-from kri_core.evaluation.nulls import Recovery, SeedSpread, gap_recovery
+from kri_core.evaluation.against_random import (
+    MIN_SEEDS,
+    Comparison,
+    Null,
+    against_random,
+    seed_spread,
+)
+from kri_core.evaluation.leaks import LeakCheck, leak_check
+from kri_core.evaluation.nulls import SeedSpread
+from kri_core.evaluation.placement import Placement, placement_of
 from kri_core.evaluation.records import Record
 from kri_core.evaluation.significance import holm
-from kri_core.evaluation.statistics import Estimate, estimate, p_value
+from kri_core.evaluation.statistics import Estimate, Sample, estimate
 from kri_core.evaluation.tiers import tiers
 
-MIN_SEEDS = 20  # of a random selector (EVAL 1)
 Pins = tuple[int, int, int | None]  # anchor, recent, budget
-
-
-@frozen
-class Comparison:
-    """A row less the random selector of its pins and budget, item by item.
-
-    The null's value of an item is the mean over its seeds. The two σ answer two questions:
-    `sigma_documents` is the difference over its standard error over documents, and says whether it
-    would hold on other documents; `sigma_seeds` is the difference over the null's spread over
-    seeds, and says only that on these documents it is no luck of the dice.
-    """
-
-    null: str
-    difference: Estimate
-    p: float
-    p_holm: float  # over the stacks of the board
-    sigma_documents: float | None  # None where nothing varies
-    sigma_seeds: float | None
-    recovery: Recovery
 
 
 @frozen
@@ -53,6 +42,8 @@ class Row:
     tier: int | None  # None: not ranked
     tied: bool  # another row has exactly the same mean
     against_random: Comparison | None
+    placement: Placement | None  # None: no placement row was run
+    leak: LeakCheck | None
     code: str
     record: str
     seal: str
@@ -73,26 +64,48 @@ class Row:
             scores={
                 name: estimate(record.sample(name)) for name in sorted({header.ranked_by, *shared})
             },
-            seeds=_seed_spread(record),
+            seeds=seed_spread(record),
             tier=None,
             tied=False,
             against_random=None,
+            placement=None,
+            leak=None,
             code=header.code,
             record=record.name,
             seal=record.seal,
         )
 
 
-def compared(
-    records: Sequence[Record], nulls: Sequence[Record], full: Record, ranked: bool
-) -> tuple[Row, ...]:
+@frozen(eq=False)
+class Beside:
+    """What the stacks of one board are measured against."""
+
+    full: Sample
+    nulls: tuple[Null, ...]
+    references: tuple[Record, ...]
+    placements: tuple[Record, ...]
+
+    def null_of(self, record: Record) -> Null:
+        """The random selector that a row is measured against."""
+        pins = null_pins(record.header.pins)
+        if found := self.null_with(pins):
+            return found
+        anchor, recent, budget = pins
+        raise ArtifactError(
+            f"{record.header.label} has no random selector with its pins (A{anchor}R{recent}, "
+            f"budget {budget}) beside it; run one with at least {MIN_SEEDS} seeds"
+        )
+
+    def null_with(self, pins: Pins) -> Null | None:
+        """The random selector with exactly these pins."""
+        return next((null for null in self.nulls if null.record.header.pins == pins), None)
+
+
+def compared(records: Sequence[Record], beside: Beside, ranked: bool) -> tuple[Row, ...]:
     """The stacks' rows, best tier first; within a tier by mean, where that says nothing by name."""
-    score = full.header.ranked_by
+    score = records[0].header.ranked_by
     samples = [record.sample(score) for record in records]
-    rows = [
-        evolve(Row.of(record), against_random=_against(record, nulls, full)) for record in records
-    ]
-    rows = _holm_adjusted(rows)
+    rows = _holm_adjusted([_row(record, beside) for record in records])
     if not ranked:
         return tuple(sorted(rows, key=lambda row: row.label))
     means = [sample.mean for sample in samples]
@@ -103,15 +116,14 @@ def compared(
     return tuple(sorted(placed, key=lambda row: (row.tier, -row.scores[score].mean, row.label)))
 
 
-def null_of(record: Record, nulls: Sequence[Record]) -> Record:
-    """The random selector that a row is measured against."""
-    anchor, recent, budget = null_pins(record.header.pins)
-    for null in nulls:
-        if null.header.pins == (anchor, recent, budget):
-            return null
-    raise ArtifactError(
-        f"{record.header.label} has no random selector with its pins (A{anchor}R{recent}, budget "
-        f"{budget}) beside it; run one with at least {MIN_SEEDS} seeds"
+def _row(record: Record, beside: Beside) -> Row:
+    null = beside.null_of(record)
+    unpinned = beside.null_with((0, 0, record.header.budget))
+    return evolve(
+        Row.of(record),
+        against_random=against_random(record, null, beside.full),
+        placement=placement_of(record, beside.placements, unpinned.sample if unpinned else None),
+        leak=leak_check(record, null.record, beside.references),
     )
 
 
@@ -119,40 +131,6 @@ def null_pins(pins: Pins) -> Pins:
     """A row's own pins; where these fill the budget, none."""
     anchor, recent, budget = pins
     return (0, 0, budget) if budget is not None and anchor + recent >= budget else pins
-
-
-def check_null(record: Record) -> None:
-    """A null of few seeds has no spread worth the name."""
-    if len(record.header.seeds) < MIN_SEEDS:
-        raise ArtifactError(
-            f"{record.name}: a random null needs {MIN_SEEDS} seeds; it has "
-            f"{len(record.header.seeds)}: run more"
-        )
-
-
-def _seed_spread(record: Record) -> SeedSpread | None:
-    seeds, score = record.header.seeds, record.header.ranked_by
-    if len(seeds) < 2:
-        return None
-    return SeedSpread.of([record.sample(score, seed).mean for seed in seeds])
-
-
-def _against(record: Record, nulls: Sequence[Record], full: Record) -> Comparison:
-    null = null_of(record, nulls)
-    score = record.header.ranked_by
-    row, random = record.sample(score), null.sample(score)
-    difference = row.minus(random)
-    found, p = estimate(difference), p_value(difference)
-    spread = _seed_spread(null)
-    return Comparison(
-        null=null.header.label,
-        difference=found,
-        p=p,
-        p_holm=p,
-        sigma_documents=found.mean / found.error if found.error else None,
-        sigma_seeds=found.mean / spread.spread if spread and spread.spread else None,
-        recovery=gap_recovery(row, random, full.sample(score)),
-    )
 
 
 def _holm_adjusted(rows: Sequence[Row]) -> list[Row]:

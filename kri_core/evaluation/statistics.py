@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from attrs import frozen
@@ -24,6 +25,7 @@ DRAWS = 10_000  # EVAL 3
 SEED = 20_251_130  # of PCG64; an interval is the same on every machine
 LEVEL = 0.95
 ROUNDING = 1e-12  # below it an error is what subtracting floats leaves
+ROUNDED = 12  # digits of a resampled mean
 CHUNK = 1_000_000  # document indices held at once: 8 MB
 
 
@@ -131,18 +133,29 @@ def p_value(difference: Sample) -> float:
 
 
 def resampled_means(samples: Sequence[Sample], draws: int, seed: int) -> NDArray[float64]:
-    """Means of samples of the same items over the same draws of documents, [draw, sample]."""
+    """Means of samples of the same items over the same draws of documents, [draw, sample].
+
+    Rounded, as the order of a sum differs between machines and an interval may end at 0.
+    """
+    sums, counts = _per_group(samples)
+    weights = _drawn(len(counts), draws, seed)
+    means: NDArray[float64] = (weights @ sums / (weights @ counts)[:, None]).round(ROUNDED)
+    return means
+
+
+@lru_cache(maxsize=2)  # every row of a board is resampled over the same draws
+def _drawn(count: int, draws: int, seed: int) -> NDArray[float64]:
+    """How often each draw takes each document, [draw, group]."""
     import numpy as np
 
-    sums, counts = _per_group(samples)
-    count = len(counts)
     random = np.random.Generator(np.random.PCG64(seed))
     step = max(1, CHUNK // count)
-    means = []
+    weights = np.zeros((draws, count))
     for start in range(0, draws, step):
         drawn = random.integers(count, size=(min(step, draws - start), count))
-        means.append(sums[drawn].sum(1) / counts[drawn].sum(1, keepdims=True))
-    return np.concatenate(means)
+        rows = np.arange(start, start + len(drawn))[:, None]
+        np.add.at(weights, (rows, drawn), 1)
+    return weights
 
 
 def widened_tail(num_groups: int) -> float:

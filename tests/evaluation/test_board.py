@@ -8,7 +8,8 @@ from attrs import evolve
 
 from kri_core.errors import ArtifactError
 from kri_core.evaluation.board import leaderboard
-from kri_core.evaluation.board_text import p_text, to_json, to_markdown
+from kri_core.evaluation.board_text import to_json, to_markdown
+from kri_core.evaluation.board_words import p_text
 from kri_core.evaluation.power import detectable_effect
 from kri_core.evaluation.verifying import read_all
 
@@ -244,3 +245,37 @@ def test_the_page_says_what_the_numbers_are_measured_against(results):
     assert "points is found with 80% power" in page
     assert "A1R2K1(random): mean 0.225, spread 0.026 over 20 seeds, from 0.200 to 0.250" in page
     assert "They are not the same σ." in page  # noqa: RUF001
+
+
+def test_a_reference_without_a_budget_is_on_every_board_of_its_task(results, made):
+    for header in (made.stack, made.random):
+        six = evolve(header, budget=6, stack=header.stack.replace("K1", "K3"))
+        made.write(results, six, made.right)
+    quantised = evolve(made.full, role="reference", stack="quantised[bits=8]")
+    made.write(results, quantised, made.right, kept=tuple(range(20)))
+    boards = leaderboard(read_all([results])).boards
+
+    assert [[row.label for row in board.references] for board in boards] == [
+        ["quantised[bits=8]"],
+        ["quantised[bits=8]"],
+    ]
+
+
+def test_a_board_opens_with_what_it_found(results, made):
+    """Of two rows one is far above random (all .225), the other is random's own."""
+    weak = evolve(made.stack, stack="A1R2K1(weak)")
+    made.write(results, weak, lambda n, _: n in (1, 6, 8, 14))
+    page = to_markdown(leaderboard(read_all([results])))
+
+    assert (
+        "Of 2 rows 1 are better than random blocks with the same pins, 0 worse, the others not "
+        "told apart from them (Holm, 5 %). In the best tier: A1R2K1(kri-d), generic probes."
+    ) in page
+
+
+def test_joint_right_answers_stand_in_the_table_of_other_scores(results):
+    """± of em is over the five documents: half of mc's 0.25 / √5."""
+    page = to_markdown(leaderboard(read_all([results])))
+
+    assert "| row | em |" in page
+    assert "| A1R2K1(kri-d), generic probes | 0.375 ± 0.056 |" in page

@@ -1,0 +1,152 @@
+"""What a board says, in words and in the cells of its tables, whatever it is written as."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kri_core.evaluation.against_random import Comparison
+from kri_core.evaluation.board import Board
+from kri_core.evaluation.nulls import Recovery
+from kri_core.evaluation.power import POWER
+from kri_core.evaluation.rows import Row
+from kri_core.evaluation.statistics import LEVEL, ROUNDING, Estimate
+
+COLUMNS = ("− random", "Holm p", "σ documents", "σ seeds", "gap recovered")  # noqa: RUF001
+NONE = "–"  # noqa: RUF001
+
+
+def measured_against(board: Board) -> str:
+    """Chance, floor, ceiling and the least difference that can be found."""
+    score = board.ranked_by
+    chance = "none" if board.chance is None else f"{board.chance:.3f}"
+    text = (
+        f"Ranked by {score}. Chance {chance}; floor (no document) "
+        f"{_mean(board.floor.scores[score])}; ceiling (full attention) "
+        f"{_mean(board.full.scores[score])}. "
+    )
+    if board.detectable is None:
+        return text + "No row differs from random on any document."
+    return text + (
+        f"A difference to random of {100 * board.detectable:.1f} points is found with "
+        f"{POWER:.0%} power, for the row whose difference varies most."
+    )
+
+
+def summary(board: Board) -> str:
+    """How many rows beat random, and which cannot be told from the best."""
+    found = [row.against_random for row in board.rows if row.against_random]
+    sure = [one.difference.mean for one in found if one.p_holm <= 1 - LEVEL + ROUNDING]
+    above, below = sum(mean > 0 for mean in sure), sum(mean < 0 for mean in sure)
+    text = (
+        f"Of {len(found)} rows {above} are better than random blocks with the same pins, {below} "
+        "worse, the others not told apart from them (Holm, 5 %)."
+    )
+    best = [row.label for row in board.rows if row.tier == 1]
+    return text + (f" In the best tier: {'; '.join(best)}." if best else "")
+
+
+def flagged(board: Board) -> Iterator[str]:
+    """What to look at before a row is believed, and which rows could not be looked at."""
+    yield from (f"{row.label} {row.leak.flag}." for row in board.rows if row.leak and row.leak.flag)
+    unchecked = [row.label for row in board.rows if row.leak and not row.leak.checked]
+    if unchecked:
+        yield (
+            "Not checked for a leak, as no oracle with their pins or no evidence is recorded: "
+            f"{'; '.join(unchecked)}."
+        )
+
+
+def other_scores(board: Board) -> list[str]:
+    """The scores that a board does not rank by."""
+    return sorted({*board.full.scores} - {board.ranked_by})
+
+
+def all_rows(board: Board) -> tuple[Row, ...]:
+    """The stacks, then what they are measured against."""
+    return (*board.rows, board.full, board.floor, *board.references, *board.nulls)
+
+
+def main_table(board: Board) -> list[tuple[str, ...]]:
+    """A header and a line per row: what decides where it stands."""
+    return [
+        ("tier", "row", "kept", board.ranked_by, *COLUMNS),
+        *(_cells(row, board.ranked_by) for row in all_rows(board)),
+    ]
+
+
+def score_table(board: Board) -> list[tuple[str, ...]]:
+    """A header and a line per row: the other scores, ± over documents."""
+    others = other_scores(board)
+    return [
+        ("row", *others),
+        *(
+            (row.label, *(_mean(row.scores[n]) if n in row.scores else NONE for n in others))
+            for row in all_rows(board)
+        ),
+    ]
+
+
+def placement_table(board: Board) -> list[tuple[str, ...]]:
+    """A header and a line per row that was also run with the next document's blocks."""
+    return [
+        ("row", "placement", "content"),
+        *(
+            (row.label, signed(row.placement.placement), signed(row.placement.content))
+            for row in board.rows
+            if row.placement
+        ),
+    ]
+
+
+def _cells(row: Row, score: str) -> tuple[str, ...]:
+    tier = NONE if row.tier is None else f"{row.tier}{' =' if row.tied else ''}"
+    flag = " ⚑" if row.leak and row.leak.flag else ""
+    ranked = f"{_mean(row.scores[score])} {_interval(row.scores[score])}"
+    shown = (tier, row.label + flag, f"{row.kept_fraction:.1%}", ranked)
+    return (*shown, *_against(row.against_random))
+
+
+def _against(found: Comparison | None) -> tuple[str, ...]:
+    if found is None:
+        return (NONE,) * len(COLUMNS)
+    difference = f"{found.difference.mean:+.3f} {_interval(found.difference, signed=True)}"
+    sigmas = (found.sigma_documents, found.sigma_seeds)
+    shown = (NONE if sigma is None else f"{sigma:.1f}" for sigma in sigmas)
+    return (difference, p_text(found.p_holm), *shown, _recovery(found.recovery))
+
+
+def p_text(p: float) -> str:
+    """Four digits; what is less is not 0."""
+    return f"{p:.4f}" if p >= 0.0001 else "<0.0001"
+
+
+def _recovery(found: Recovery) -> str:
+    """The share with its interval, or why there is none."""
+    if found.share is None:
+        return f"undefined: {found.undefined}"
+    return f"{found.share:.2f} [{found.low:.2f}, {found.high:.2f}]"
+
+
+def null_text(row: Row) -> str:
+    """A random selector's spread over its seeds."""
+    seeds = row.seeds
+    if seeds is None:
+        return row.label
+    return (
+        f"{row.label}: mean {seeds.mean:.3f}, spread {seeds.spread:.3f} over {seeds.num_seeds} "
+        f"seeds, from {seeds.least:.3f} to {seeds.most:.3f}"
+    )
+
+
+def signed(found: Estimate) -> str:
+    """A difference with its error and interval."""
+    return f"{found.mean:+.3f} ± {found.error:.3f} {_interval(found, signed=True)}"
+
+
+def _mean(found: Estimate) -> str:
+    return f"{found.mean:.3f} ± {found.error:.3f}"
+
+
+def _interval(found: Estimate, signed: bool = False) -> str:
+    low, high = (f"{end:+.3f}" if signed else f"{end:.3f}" for end in (found.low, found.high))
+    return f"[{low}, {high}]"

@@ -1,0 +1,65 @@
+"""Which rows keep as much of the evidence as a reference that is told where it is.
+
+A question-blind row keeps the same blocks for every item of a document, so at best it knows what
+`oracle-doc` knows; it is held against that. A row that reads the question can honestly find what
+`oracle` is told, so it is held against `oracle` and in other words. Neither is a proof: a flag
+says what to look at. Keeping most of a document keeps the evidence too, so a row is flagged only
+if it also keeps more than the random selector of its pins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from attrs import frozen
+
+from kri_core.evaluation.records import Record
+from kri_core.evaluation.statistics import estimate
+
+COVER = "cover"
+BLIND = "keeps as much of the evidence as oracle-doc, which is told where it is: look for a leak"
+AWARE = (
+    "keeps as much of the evidence as oracle, which is told where it is; reading the question can "
+    "do so honestly: check that it reads nothing else"
+)
+
+
+@frozen
+class LeakCheck:
+    """Whether a row was held against an oracle, and what that found."""
+
+    checked: bool
+    flag: str | None = None
+
+
+def leak_check(record: Record, null: Record, oracles: Sequence[Record]) -> LeakCheck:
+    """Compare a row's cover with that of the oracle of the same pins and budget."""
+    blind = question_blind(record)
+    end = "(oracle-doc)" if blind else "(oracle)"
+    oracle = next(
+        (
+            one
+            for one in oracles
+            if one.header.stack.endswith(end) and one.header.pins == null.header.pins
+        ),
+        None,
+    )
+    if oracle is None or not all(_has_cover(one) for one in (record, null, oracle)):
+        return LeakCheck(False)
+    kept = record.sample(COVER)
+    below = estimate(kept.minus(oracle.sample(COVER))).high < 0
+    chosen = estimate(kept.minus(null.sample(COVER))).low > 0
+    return LeakCheck(True, (BLIND if blind else AWARE) if chosen and not below else None)
+
+
+def question_blind(record: Record) -> bool:
+    """Every item of a group has the same blocks under each seed."""
+    kept: dict[tuple[str, int], tuple[int, ...]] = {}
+    return all(
+        kept.setdefault((result.group, result.seed), result.kept) == result.kept
+        for result in record.results
+    )
+
+
+def _has_cover(record: Record) -> bool:
+    return all(COVER in result.scores for result in record.results)

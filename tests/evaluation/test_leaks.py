@@ -1,0 +1,109 @@
+"""A planted lie: a selector that peeks. Blocks and covers by hand, 5 documents of 4 items."""
+
+import pytest
+from attrs import evolve
+
+from kri_core.evaluation.board import leaderboard
+from kri_core.evaluation.board_text import to_markdown
+from kri_core.evaluation.leaks import AWARE, BLIND
+from kri_core.evaluation.recording import recording
+from kri_core.evaluation.verifying import read_all
+
+
+def same(_number):
+    return (0, 7, 18, 19)
+
+
+def its_own(number):
+    return (0, 7 + number % 4, 18, 19)
+
+
+def write(made, folder, header, cover, blocks):
+    """A record whose cover and blocks are functions of the item's number and the seed."""
+    with recording(folder, header, "2026-11-30") as recorder:
+        for seed in header.seeds:
+            for number in range(header.num_items):
+                result = made.result(number, number % 2, seed, blocks(number))
+                scores = {**result.scores, "cover": cover(number, seed)}
+                recorder.append(evolve(result, scores=scores))
+
+
+def half(number, _seed):
+    """Half of each document's evidence."""
+    return float(number % 2)
+
+
+def all_of_it(_number, _seed):
+    return 1.0
+
+
+def one_in_ten(number, seed):
+    return float((number + seed) % 10 == 0)
+
+
+def row_of(made, folder, cover, blocks, references=("oracle-doc", "oracle"), doc_cover=all_of_it):
+    """The board's row for a stack of this cover beside random, full, floor and the oracles."""
+    write(made, folder, made.stack, cover, blocks)
+    write(made, folder, made.random, one_in_ten, its_own)
+    for header in (made.full, made.floor):
+        write(made, folder, header, all_of_it, same)
+    for name in references:
+        header = evolve(
+            made.stack, role="reference", stack=f"A1R2K1({name})", probe_set=None, priors=None
+        )
+        write(made, folder, header, doc_cover if name == "oracle-doc" else all_of_it, its_own)
+    found = leaderboard(read_all([folder]))
+    return found.boards[0].rows[0], to_markdown(found)
+
+
+def test_a_blind_selector_that_peeks_is_flagged(tmp_path, made):
+    row, page = row_of(made, tmp_path, all_of_it, same)
+
+    assert row.leak.flag == BLIND
+    assert (
+        "⚑ A1R2K1(kri-d), generic probes keeps as much of the evidence as oracle-doc, which is "
+        "told where it is: look for a leak."
+    ) in page
+    assert "A1R2K1(kri-d), generic probes ⚑ |" in page
+
+
+def test_an_honest_blind_selector_is_not_flagged(tmp_path, made):
+    """Far above random, but half of what the oracle keeps."""
+    row, page = row_of(made, tmp_path, half, same)
+
+    assert (row.leak.checked, row.leak.flag) == (True, None)
+    assert "⚑" not in page
+
+
+def test_a_row_that_keeps_what_random_keeps_is_not_flagged(tmp_path, made):
+    """Where the oracle has no room either, equal to it is no sign of anything."""
+    row, _ = row_of(
+        made, tmp_path, lambda n, _: n % 10 / 45, same, doc_cover=lambda n, _: n % 10 / 45
+    )
+
+    assert row.leak.flag is None
+
+
+def test_a_row_that_reads_the_question_is_asked_for_in_other_words(tmp_path, made):
+    """Retrieval by the question can honestly find all that `oracle` is told."""
+    row, page = row_of(made, tmp_path, all_of_it, its_own)
+
+    assert row.leak.flag == AWARE
+    assert "reading the question can do so honestly" in page
+
+
+def test_a_question_aware_row_may_keep_more_than_oracle_doc(tmp_path, made):
+    row, _ = row_of(made, tmp_path, half, its_own, doc_cover=lambda n, _: 0.25)
+
+    assert row.leak.flag is None
+
+
+@pytest.mark.parametrize("references", [(), ("oracle",)])
+def test_without_its_oracle_nothing_is_flagged_and_the_board_says_so(tmp_path, made, references):
+    row, page = row_of(made, tmp_path, all_of_it, same, references)
+
+    assert (row.leak.checked, row.leak.flag) == (False, None)
+    assert (
+        "Not checked for a leak, as no oracle with their pins or no evidence is recorded: "
+        "A1R2K1(kri-d), generic probes."
+    ) in page
