@@ -7,8 +7,10 @@ from collections.abc import Mapping, Sequence
 from attrs import field, frozen
 
 from kri_core.errors import ArtifactError, ConfigError
+from kri_core.evaluation.against_random import MIN_SEEDS
+from kri_core.evaluation.against_random import MIN_SEEDS
 from kri_core.evaluation.records import NAME_DIGITS, Record, check_complete
-from kri_core.evaluation.rows import MIN_SEEDS, null_pins
+from kri_core.evaluation.rows import null_pins
 from kri_core.evaluation.statistics import Sample, estimate, p_value
 from kri_core.identity import digest
 
