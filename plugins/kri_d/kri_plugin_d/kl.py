@@ -16,14 +16,15 @@ if TYPE_CHECKING:
 
 @frozen
 class Params:
-    """How a block is removed: see README."""
+    """How a block is removed, and after which probe tokens its absence is read: see README."""
 
     removal: Literal["mask", "reprefill"] = "mask"
+    readout: Literal["last", "all"] = "last"
 
 
 @hookimpl
 def kri_score_blocks(cartridge: Cartridge, probe: Probe, params: Params) -> Tensor:
-    """KL(full ‖ left out) after the last probe token, [1, 1, block]."""
+    """KL(full ‖ left out) after the probe tokens of the readout, [1, 1, block]."""
     from kri_plugin_d.leave_one_out import score_kl
 
-    return score_kl(cartridge, probe, params.removal)
+    return score_kl(cartridge, probe, params.removal, params.readout)

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from kri_core import Cartridge, Probe, ProbeText
 
 Removal = Literal["mask", "reprefill"]
-SWEEP = "leave-one-out/1"  # raise the number when the columns of a sweep change their meaning
+Readout = Literal["last", "all"]
+SWEEP = "leave-one-out/2"  # raise the number when the columns of a sweep change their meaning
 LAST_LAYERS = 5  # ALGORITHMS 1.2: as good as all of them or better, EVAL.md
 
 
@@ -31,6 +32,7 @@ class Shifts:
     distance: Tensor  # [block, layer], mean over probe tokens of ‖h(all) − h(all∖{b})‖₂
     relative: Tensor  # [block, layer], the same with each term divided by ‖h(all)‖₂
     kl: Tensor  # [block], KL(p(all) ‖ p(all∖{b})) after the last probe token
+    mean_kl: Tensor  # [block], the same, mean over probe tokens
 
 
 def leave_one_out(cartridge: Cartridge, probe: Probe, text: ProbeText, removal: Removal) -> Shifts:
@@ -38,7 +40,7 @@ def leave_one_out(cartridge: Cartridge, probe: Probe, text: ProbeText, removal: 
     num_blocks = cartridge.layout.num_blocks
 
     def run(blocks: Sequence[int]) -> Tensor:
-        """One row [2 × layer + 1] per block."""
+        """One row [2 × layer + 2] per block."""
         # The full row is in every batch: a matmul rounds by its number of rows. Against a row of
         # another batch size, a block without influence measured 1.5e-5 (‖h‖ = 10), within one 0.
         visible = torch.ones(1 + len(blocks), num_blocks, dtype=torch.bool)
@@ -48,24 +50,32 @@ def leave_one_out(cartridge: Cartridge, probe: Probe, text: ProbeText, removal: 
         )
         assert read.hidden is not None  # noqa: S101 - it was asked for
         assert read.logits is not None  # noqa: S101
-        return _compare(read.hidden, read.logits[:, -1])
+        return _compare(read.hidden, read.logits)
 
     tokens = hashlib.sha256(repr(text.token_ids).encode()).hexdigest()[:16]
     rows = probe.each(f"{SWEEP}/{removal}/{tokens}", range(num_blocks), run)
     layers = cartridge.layout.num_layers
-    return Shifts(rows[:, :layers], rows[:, layers : 2 * layers], rows[:, -1])
+    return Shifts(rows[:, :layers], rows[:, layers : 2 * layers], rows[:, -2], rows[:, -1])
 
 
 def _compare(hidden: Tensor, logits: Tensor) -> Tensor:
-    """Rows 1… against row 0: hidden [row, layer, token, dim], logits [row, vocab]."""
+    """Rows 1… against row 0: hidden [row, layer, token, dim], logits [row, token, vocab]."""
     full, left_out = hidden[:1], hidden[1:]
     distance = (full - left_out).norm(dim=-1)  # [block, layer, token]
     relative = distance / full.norm(dim=-1)
-    log_p = logits.log_softmax(-1)
-    log_ratio = log_p[1:] - log_p[:1]
-    # Σ p (q/p − 1 − log q/p): equal to −Σ p log q/p, but with no first-order rounding to cancel.
-    kl = (log_p[:1].exp() * (log_ratio.expm1() - log_ratio)).sum(-1, keepdim=True)  # [block, 1]
-    return torch.cat([distance.mean(-1), relative.mean(-1), kl], -1)
+    log_p = logits[0].log_softmax(-1)
+    kl = torch.stack([_kl(log_p, row.log_softmax(-1)) for row in logits[1:]])  # [block, token]
+    of_tokens = torch.stack([kl[:, -1], kl.mean(-1)], -1)
+    return torch.cat([distance.mean(-1), relative.mean(-1), of_tokens], -1)
+
+
+def _kl(log_p: Tensor, log_q: Tensor) -> Tensor:
+    """KL(p ‖ q) of each token, [token], from [token, vocab].
+
+    Σ p (q/p − 1 − log q/p) equals −Σ p log q/p, but has no first-order rounding to cancel.
+    """
+    log_ratio = log_q - log_p
+    return (log_p.exp() * (log_ratio.expm1() - log_ratio)).sum(-1)
 
 
 def score_kv_sum(
@@ -86,9 +96,11 @@ def score_kv_sum(
     return average(per_text)
 
 
-def score_kl(cartridge: Cartridge, probe: Probe, removal: Removal) -> Tensor:
+def score_kl(cartridge: Cartridge, probe: Probe, removal: Removal, readout: Readout) -> Tensor:
     """Float32 [1, 1, block]."""
-    return average([shifts.kl.view(1, 1, -1) for shifts in _sweeps(cartridge, probe, removal)])
+    sweeps = _sweeps(cartridge, probe, removal)
+    per_text = [shifts.kl if readout == "last" else shifts.mean_kl for shifts in sweeps]
+    return average([kl.view(1, 1, -1) for kl in per_text])
 
 
 def average(per_text: Sequence[Tensor]) -> Tensor:

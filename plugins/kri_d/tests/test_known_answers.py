@@ -42,9 +42,12 @@ def naive(model, cartridge, text, removal):
             ]
             distances.append(sum(shift for shift, _ in terms) / len(terms))
             relatives.append(sum(shift / length for shift, length in terms) / len(terms))
-        p, q = (trace.logits[-1].double().softmax(-1).tolist() for trace in (full, left_out))
-        kl = sum(a * math.log(a / b) for a, b in zip(p, q, strict=True))
-        answers.append((distances, relatives, kl))
+        p, q = (trace.logits.double().softmax(-1).tolist() for trace in (full, left_out))
+        kl = [
+            sum(a * math.log(a / b) for a, b in zip(*token, strict=True))
+            for token in zip(p, q, strict=True)
+        ]
+        answers.append((distances, relatives, kl[-1], sum(kl) / len(kl)))
     return [torch.tensor(part) for part in zip(*answers, strict=True)]
 
 
@@ -59,10 +62,11 @@ def check_both_removals_match_the_naive_loop(maths):
     for text in TEXTS:
         for removal in ("mask", "reprefill"):
             shifts = maths.leave_one_out(cartridge, probe, text, removal)
-            distance, relative, kl = naive(model, cartridge, text, removal)
+            distance, relative, kl, mean_kl = naive(model, cartridge, text, removal)
             close(shifts.distance, distance)
             close(shifts.relative, relative)
             close(shifts.kl, kl)
+            close(shifts.mean_kl, mean_kl)
 
 
 def check_one_layer_matches_its_closed_form(maths):
@@ -124,9 +128,10 @@ def check_texts_are_averaged_after_division_by_their_own_mean(maths):
         wanted = (parts[0] / parts[0].mean() + parts[1] / parts[1].mean()) / 2
         probe = FakeProbe(model, cartridge, TEXTS)
         close(maths.score_kv_sum(cartridge, probe, norm, "all", "mask")[:, 0], wanted)
-    parts = [naive(model, cartridge, text, "reprefill")[2] for text in TEXTS]
-    wanted = (parts[0] / parts[0].mean() + parts[1] / parts[1].mean()) / 2
-    close(maths.score_kl(cartridge, probe, "reprefill")[0, 0], wanted)
+    for readout, part in (("last", 2), ("all", 3)):
+        parts = [naive(model, cartridge, text, "reprefill")[part] for text in TEXTS]
+        wanted = (parts[0] / parts[0].mean() + parts[1] / parts[1].mean()) / 2
+        close(maths.score_kl(cartridge, probe, "reprefill", readout)[0, 0], wanted)
 
 
 def check_last5_ranks_by_the_last_five_layers(maths):
@@ -151,13 +156,12 @@ def test_the_plugin_gives_the_known_answer(check):
 
 
 PLANTED = {
-    "the sign of the KL": (
-        "log_ratio = log_p[1:] - log_p[:1]",
-        "log_ratio = log_p[:1] - log_p[1:]",
-    ),
-    "the KL the other way round": ("(log_p[:1].exp() *", "(log_p[1:].exp() * -"),
-    "KL after the first token": ("read.logits[:, -1]", "read.logits[:, 0]"),
-    "KL averaged over the vocabulary": (".sum(-1, keepdim=True)", ".mean(-1, keepdim=True)"),
+    "the sign of the KL": ("log_ratio = log_q - log_p", "log_ratio = log_p - log_q"),
+    "the KL the other way round": ("(log_p.exp() *", "(log_q.exp() * -"),
+    "KL after the first token": ("kl[:, -1], kl.mean", "kl[:, 0], kl.mean"),
+    "KL of the last token twice": ("kl[:, -1], kl.mean(-1)", "kl[:, -1], kl[:, -1]"),
+    "the readouts swapped": ('if readout == "last"', 'if readout == "all"'),
+    "KL averaged over the vocabulary": ("- log_ratio)).sum(-1)", "- log_ratio)).mean(-1)"),
     "L1 for L2": ("(full - left_out).norm(dim=-1)", "(full - left_out).abs().sum(-1)"),
     "mean square for norm": (
         "(full - left_out).norm(dim=-1)",
@@ -171,8 +175,8 @@ PLANTED = {
     "a sum over probe tokens": ("distance.mean(-1)", "distance.sum(-1)"),
     "divided by the left-out state": ("distance / full.norm", "distance / left_out.norm"),
     "relative and plain swapped": (
-        "[distance.mean(-1), relative.mean(-1), kl]",
-        "[relative.mean(-1), distance.mean(-1), kl]",
+        "[distance.mean(-1), relative.mean(-1), of_tokens]",
+        "[relative.mean(-1), distance.mean(-1), of_tokens]",
     ),
     "one block alone visible": (
         "list(blocks)] = False",

@@ -91,16 +91,16 @@ def naive(family, cartridge, text, removal):
     forward = masked if removal == "mask" else prefilled
     everything = list(range(end))
     hidden, logits = forward(everything)
-    log_p = logits[-1].double().log_softmax(-1)
+    log_p = logits.double().log_softmax(-1)
     rows = []
     for block in range(layout.num_blocks):
         inside = set(layout.tokens_of([block]))
         without, its_logits = forward([token for token in everything if token not in inside])
         distance = (hidden - without).double().square().sum(-1).sqrt()  # [layer, token]
         length = hidden.double().square().sum(-1).sqrt()
-        log_q = its_logits[-1].double().log_softmax(-1)
-        kl = (log_p.exp() * (log_p - log_q)).sum()
-        rows.append((distance.mean(-1), (distance / length).mean(-1), kl))
+        log_q = its_logits.double().log_softmax(-1)
+        kl = (log_p.exp() * (log_p - log_q)).sum(-1)  # [token]
+        rows.append((distance.mean(-1), (distance / length).mean(-1), kl[-1], kl.mean()))
     return [torch.stack(part) for part in zip(*rows, strict=True)]
 
 
@@ -110,7 +110,8 @@ def test_one_sweep_equals_one_forward_per_block(family, removal):
     for text in TEXTS:
         shifts = leave_one_out(cartridge, probe(model, cartridge, batch=4), text, removal)
         wanted = naive(family, cartridge, text, removal)
-        for got, exact in zip((shifts.distance, shifts.relative, shifts.kl), wanted, strict=True):
+        found = (shifts.distance, shifts.relative, shifts.kl, shifts.mean_kl)
+        for got, exact in zip(found, wanted, strict=True):
             torch.testing.assert_close(got.double(), exact, rtol=1e-5, atol=1e-5)
 
 
@@ -120,7 +121,7 @@ def test_the_naive_loop_notices_the_other_removal(removal):
     model, cartridge = document("Llama")
     other = {"mask": "reprefill", "reprefill": "mask"}[removal]
     shifts = leave_one_out(cartridge, probe(model, cartridge), TEXTS[0], other)
-    distance, _, kl = naive("Llama", cartridge, TEXTS[0], removal)
+    distance, _, kl, _ = naive("Llama", cartridge, TEXTS[0], removal)
 
     assert (shifts.distance - distance).abs()[:-1].amin(0).max() > 1e-2
     assert (shifts.kl - kl).abs()[:-1].min() > 1e-3
