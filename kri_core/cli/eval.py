@@ -10,6 +10,7 @@ import click
 from attrs import asdict
 
 from kri_core.cli.eval_kill import kill, kill_log
+from kri_core.cli.eval_lm_eval import lm_eval
 from kri_core.cli.eval_rerun import rerun
 from kri_core.cli.eval_run import run
 from kri_core.cli.needing import need_packages
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 POINTS = re.compile(r"([0-9]*\.?[0-9]+)(pp)?")
 
 paths_argument = click.argument("paths", nargs=-1, required=True, type=FILE)
+published_option = click.option(
+    "--published", type=FILE, help="A JSON table of published rows to show beside these."
+)
 
 
 def _share(_ctx: click.Context, _param: click.Parameter, text: str | None) -> float | None:
@@ -42,6 +46,7 @@ def evaluation() -> None:
 
 
 evaluation.add_command(run)
+evaluation.add_command(lm_eval)
 evaluation.add_command(kill)
 evaluation.add_command(kill_log)
 kill_log.add_command(rerun)
@@ -105,15 +110,17 @@ def power(
 
 @evaluation.command()
 @paths_argument
+@published_option
 @json_flag
-def verify(paths: tuple[Path, ...], as_json: bool) -> None:
-    """Check records line by line, and boards (.json, .md) against all records given."""
+def verify(paths: tuple[Path, ...], published: Path | None, as_json: bool) -> None:
+    """Check records line by line, and boards (.html, .json, .md) against all records given."""
+    from kri_core.evaluation.published import read_published
     from kri_core.evaluation.verifying import WRITERS, kill_folders
     from kri_core.evaluation.verifying import verify as verified
 
     if any(path.suffix in WRITERS for path in paths) or kill_folders(paths):
         need_packages()
-    found = verified(paths)
+    found = verified(paths, read_published(published) if published else None)
     if as_json:
         records = [{"record": one.name, "seal": one.seal} for one in found.records]
         ids = [kill.id for kill in found.kills]
@@ -129,18 +136,24 @@ def verify(paths: tuple[Path, ...], as_json: bool) -> None:
 
 @evaluation.command()
 @paths_argument
-@click.option("--out", type=FILE, multiple=True, help="A .md or .json to write; else stdout.")
+@click.option(
+    "--out", type=FILE, multiple=True, help="A .html, .md or .json to write; else stdout."
+)
+@published_option
 @json_flag
-def leaderboard(paths: tuple[Path, ...], out: tuple[Path, ...], as_json: bool) -> None:
+def leaderboard(
+    paths: tuple[Path, ...], out: tuple[Path, ...], published: Path | None, as_json: bool
+) -> None:
     """Make the board of records (files or folders); exit 1 if it cannot rank."""
     need_packages()
     from kri_core.artifacts.atomic import replacing
     from kri_core.artifacts.opening import naming
     from kri_core.evaluation.board import leaderboard as made
     from kri_core.evaluation.board_text import to_json, to_markdown
+    from kri_core.evaluation.published import read_published
     from kri_core.evaluation.verifying import board_text, read_all
 
-    found = made(read_all(paths))
+    found = made(read_all(paths), read_published(published) if published else None)
     texts = [(path, board_text(found, path)) for path in out]
     for path, text in texts:
         with naming(path), replacing(path) as file:
