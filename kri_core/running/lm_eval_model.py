@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -11,7 +11,12 @@ from lm_eval.api.registry import register_model
 from lm_eval.models.utils import normalize_gen_kwargs
 
 from kri_core.errors import ConfigError
+from kri_core.grammar import parse
+from kri_core.models import kri_home, resolve_model
+from kri_core.routing import Router
+from kri_core.running.caching import Cache
 from kri_core.running.lm_eval_reading import Reader
+from kri_core.substrate.hf import load_model
 
 
 @register_model("kri-core")
@@ -21,6 +26,21 @@ class RoutedLM(LM):
     def __init__(self, reader: Reader) -> None:
         super().__init__()
         self.reader = reader
+
+    @classmethod
+    def create_from_arg_obj(
+        cls, arg_dict: Mapping[str, str], additional_config: object = None
+    ) -> RoutedLM:
+        """By name: simple_evaluate("kri-core", {"model": ..., "stack": ..., "split_at": ...})."""
+        wanted = {"model", "stack", "split_at"}
+        if set(arg_dict) != wanted:
+            came = ", ".join(sorted(arg_dict)) or "none"
+            raise ConfigError(
+                f"the model kri-core got the arguments {came}; give {', '.join(sorted(wanted))}"
+            )
+        model = load_model(resolve_model(arg_dict["model"]), None, "float32", "auto")
+        router = Router.from_config(parse(arg_dict["stack"]))
+        return cls(Reader(model, router, Cache(kri_home() / "eval"), arg_dict["split_at"]))
 
     def loglikelihood(self, requests: Sequence[Any]) -> list[tuple[float, bool]]:
         """The continuations of one context are read together."""

@@ -230,6 +230,21 @@ def test_an_empty_split_is_refused(kri):
     assert "it is empty; give the text a question starts with" in done.err
 
 
+def test_lm_eval_makes_the_model_by_its_name(reader, shop, offline, asked, monkeypatch, tmp_path):
+    from lm_eval.api.registry import get_model
+
+    from kri_core.running import lm_eval_model  # noqa: F401 - registers it
+
+    monkeypatch.setenv("KRI_HOME", str(tmp_path))
+    given = {"model": str(shop / "model"), "stack": f"{ONE}(knorm)", "split_at": SPLIT}
+    made = get_model("kri-core").create_from_arg_obj(given)
+
+    context = asked[0][0].args[0]
+    assert made.loglikelihood(asked[0][:1]) == reader(given["stack"]).scores(context, [" fox"])
+    with pytest.raises(Exception, match="got the arguments model; give model, split_at, stack"):
+        made.create_from_arg_obj({"model": "m"})
+
+
 def test_without_lm_eval_it_says_what_to_install():
     code = (
         "import sys; sys.modules['lm_eval'] = None; import importlib.util as u; "
