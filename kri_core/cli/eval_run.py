@@ -53,6 +53,11 @@ def settings(
     show_default=True,
     help="Of the random null.",
 )
+@click.option(
+    "--placement",
+    is_flag=True,
+    help="Each stack also with the blocks it kept of the next document.",
+)
 @click.option("--cache", type=FILE, help="For cartridges and priors; default: $KRI_HOME/eval.")
 @click.option("--out", type=FILE, required=True, help="The folder of records.")
 def run(
@@ -67,6 +72,7 @@ def run(
     device: str,
     jobs: int,
     seeds: int,
+    placement: bool,
     cache: Path | None,
     out: Path,
 ) -> None:
@@ -91,7 +97,8 @@ def run(
         cache=kri_home() / "eval" if cache is None else cache,
         scorers=(),
     )
-    request = Request(stacks, budgets, seeds, jobs, out, datetime.now(UTC).date().isoformat())
+    today = datetime.now(UTC).date().isoformat()
+    request = Request(stacks, budgets, seeds, jobs, out, today, placement)
     name = Path(model_name).name if Path(model_name).is_dir() else model_name
     check_folder(out)
     killed = killed_in(out)

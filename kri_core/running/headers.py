@@ -57,7 +57,7 @@ class Facts:
 def header_of(row: PlannedRow, stack: Stack | None, facts: Facts) -> Header:
     """The header of one row."""
     anchor, recent, budget = row.pins
-    stack = stack if row.kind == "stack" else None
+    stack = stack if row.kind in ("stack", "placement") else None
     return Header(
         task=facts.task,
         task_params=facts.task_params,

@@ -18,14 +18,14 @@ from kri_core.stack import Stack
 from kri_core.substrate.hf.quantise import bits_within, kept_bytes, quantised_bytes
 
 ALWAYS_BITS = (8, 4)  # of the quantised document, whatever the budgets
-ROLE_OF = {"full": "full", "floor": "floor", "random": "random", "stack": "stack"}
+OWN_ROLES = ("stack", "placement", "full", "floor", "random")
 
 
 @frozen
 class PlannedRow:
     """One row: how its blocks are chosen, and under which seeds."""
 
-    kind: str  # stack, full, floor, random, oracle, oracle-doc or quantised
+    kind: str  # stack, placement, full, floor, random, oracle, oracle-doc or quantised
     name: str  # canonical stack; of others what a table calls them
     pins: Pins
     seeds: tuple[int, ...] = (0,)
@@ -35,7 +35,7 @@ class PlannedRow:
     @property
     def role(self) -> str:
         """As a header has it."""
-        return ROLE_OF.get(self.kind, "reference")
+        return self.kind if self.kind in OWN_ROLES else "reference"
 
 
 def stacks_of(texts: Sequence[str], budgets: Sequence[int], registry: Registry) -> list[Stack]:
@@ -109,6 +109,11 @@ def planned_rows(
         rows += _references(pins, num_seeds, evidence)
     rows += _quantised(sorted({row.pins[2] or 0 for row in rows if row.kind == "stack"}), layout)
     return list(dict.fromkeys(rows))
+
+
+def placement_rows(rows: Sequence[PlannedRow]) -> list[PlannedRow]:
+    """Of each stack a row that keeps what the stack kept of the next document."""
+    return [evolve(row, kind="placement") for row in rows if row.kind == "stack"]
 
 
 def _references(pins: Pins, num_seeds: int, evidence: bool) -> Iterator[PlannedRow]:

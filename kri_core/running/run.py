@@ -12,6 +12,7 @@ from attrs import evolve, frozen
 from kri_core.errors import ConfigError
 from kri_core.evaluation.recording import Recorder, recording
 from kri_core.evaluation.records import Result
+from kri_core.evaluation.tasks.references import position_matched
 from kri_core.registry import Registry
 from kri_core.running.crossing import Failure, Job, Prepared
 from kri_core.running.documents import keep_documents
@@ -20,6 +21,7 @@ from kri_core.running.planning import (
     PlannedRow,
     asks_probe_to_select,
     baselines,
+    placement_rows,
     planned_rows,
     stacks_of,
 )
@@ -41,6 +43,7 @@ class Request:
     jobs: int
     out: Path
     today: str
+    placement: bool = False  # also each stack over what it kept of the next document
 
 
 @frozen
@@ -59,17 +62,13 @@ def run(job: Job, request: Request, model: str, report: Report) -> Finished:
     job = evolve(job, scorers=tuple(scorers))
     with crew(job, request.jobs) as hands:
         said = hands.report()
+        if request.placement:
+            position_matched(0, said.documents)  # refused before any work
         prepared = _prepared(hands, said.documents, report)
         keep_documents(job.cache, prepared)
-        largest = max((one.layout for one in prepared), key=lambda layout: layout.num_blocks)
-        stacks += baselines(stacks, largest, registry)
-        rows = planned_rows(
-            stacks,
-            largest,
-            {str(stack.config): probe_sets_of(stack, prepared) for stack in stacks},
-            request.num_seeds,
-            evidence=all(one.evidence for one in prepared),
-        )
+        rows = _planned(stacks, request.num_seeds, prepared, registry)
+        if request.placement:
+            rows += placement_rows(rows)
         facts = Facts.of(job, said, model, prepared, registry)
         by_name = {str(stack.config): stack for stack in stacks}
         headers = [header_of(row, by_name.get(row.name), facts) for row in rows]
@@ -81,6 +80,21 @@ def run(job: Job, request: Request, model: str, report: Report) -> Finished:
             failures = _answered(hands, rows, recorders, prepared, report)
         baked = [failure for one in prepared for failure in one.failures]
         return Finished(tuple(one.path for one in recorders), (*baked, *failures))
+
+
+def _planned(
+    stacks: list[Stack], num_seeds: int, prepared: Sequence[Prepared], registry: Registry
+) -> list[PlannedRow]:
+    """Every row; the baselines join the stacks."""
+    largest = max((one.layout for one in prepared), key=lambda layout: layout.num_blocks)
+    stacks += baselines(stacks, largest, registry)
+    return planned_rows(
+        stacks,
+        largest,
+        {str(stack.config): probe_sets_of(stack, prepared) for stack in stacks},
+        num_seeds,
+        evidence=all(one.evidence for one in prepared),
+    )
 
 
 def _prepared(hands: Crew, count: int, report: Report) -> list[Prepared]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from attrs import Factory, evolve, frozen
 
-from kri_core.errors import ArtifactError
+from kri_core.errors import ArtifactError, ConfigError
 from kri_core.evaluation.tasks import Document, Item
 from kri_core.evaluation.tasks.references import oracle, oracle_doc, random_blocks
 from kri_core.grammar import parse
@@ -40,6 +40,7 @@ class Chooser:
     document: Document
     cache: Cache
     registry: Registry
+    other: Chooser | None = None  # of the next document, for the rows that take its places
     _routers: dict[str, Router] = Factory(dict)
     _probes: dict[str | None, HfProbe] = Factory(dict)
     _priors: dict[tuple[str, str | None], Prior] = Factory(dict)
@@ -62,6 +63,8 @@ class Chooser:
             return Selection(oracle_doc(split, spans, size, seed, prefix_hash))
         if row.kind == "quantised":
             return self._quantised(row.bits)
+        if row.kind == "placement" and self.other:
+            return self._placed(row, item, self.other)
         return self._by_stack(row, item)
 
     def _split(self, row: PlannedRow) -> Split:
@@ -82,6 +85,17 @@ class Chooser:
             )
         return self._routed[key]
 
+    def _placed(self, row: PlannedRow, item: Item, other: Chooser) -> Selection:
+        """The blocks that the stack kept there for the item of the same index; no repair."""
+        mine, its = self.cartridge.layout.num_blocks, other.cartridge.layout.num_blocks
+        if (mine, len(self.document.items)) != (its, len(other.document.items)):
+            raise ConfigError(
+                f"placement needs documents of as many blocks and items; {self.document.id} has "
+                f"{mine} and {len(self.document.items)}, {other.document.id} {its} and "
+                f"{len(other.document.items)}: leave --placement out, or give them one length"
+            )
+        return other._by_stack(row, other.document.items[self.document.items.index(item)])
+
     def _by_stack(self, row: PlannedRow, item: Item) -> Selection:
         """A stack that does not read the question is asked once for all of a document's."""
         router = self._router(row.name)
@@ -95,6 +109,8 @@ class Chooser:
         prior, probe = self._prior(router, row.probe_set), self._probe(row.probe_set)
         start = time.perf_counter()
         manifest = router.route(self.cartridge, Query(item.question), prior, probe)
+        if row.kind == "placement":
+            return Selection(manifest.kept, seconds=time.perf_counter() - start)
         prefix, repairs = run_repairs(self.model, self.cartridge, router, manifest, item.question)
         selection = Selection(manifest.kept, seconds=time.perf_counter() - start)
         if prefix is None:

@@ -17,6 +17,7 @@ from transformers.utils.logging import disable_progress_bar
 from kri_core.errors import ConfigError, KriError
 from kri_core.evaluation.records import Result
 from kri_core.evaluation.tasks import Document, Task, chance, load_task
+from kri_core.evaluation.tasks.references import position_matched
 from kri_core.grammar import parse_scorer
 from kri_core.models import resolve_model
 from kri_core.registry import Registry
@@ -119,13 +120,22 @@ class Worker:
         """One document's items under each of the rows, each with its own seeds."""
         document = self.documents[index]
         cartridge = self.cache.cartridge(self.model, document.token_ids)
-        chooser = Chooser(self.model, cartridge, document, self.cache, self.registry)
+        following = self._next(index, todo)
+        chooser = Chooser(self.model, cartridge, document, self.cache, self.registry, following)
         reader = Reader(self.model, cartridge)
         for place, row in todo:
             try:
                 yield place, tuple(self._results(document, row, chooser, reader))
             except KriError as error:
                 yield place, Failure(document.id, row.name, str(error))
+
+    def _next(self, index: int, todo: Sequence[tuple[int, PlannedRow]]) -> Chooser | None:
+        """The next document's chooser, where a row takes what was kept there."""
+        if not any(row.kind == "placement" for _, row in todo):
+            return None
+        document = self.documents[position_matched(index, len(self.documents))]
+        cartridge = self.cache.cartridge(self.model, document.token_ids)
+        return Chooser(self.model, cartridge, document, self.cache, self.registry)
 
     def _results(
         self, document: Document, row: PlannedRow, chooser: Chooser, reader: Reader

@@ -38,15 +38,15 @@ def oracle_doc(
     return oracle(split, everything, block_size, seed, prefix_hash)
 
 
-def position_matched(kept: Sequence[tuple[int, ...]], which: int) -> tuple[int, ...]:
-    """What a stack kept of the next document: the same places, whatever stands there.
+def position_matched(which: int, num_documents: int) -> int:
+    """The document whose kept places are used in this one: the next, wrapping round.
 
-    `kept` has one selection per document, of documents of one length. What this gains over random
-    blocks is placement; what the stack's own selection gains over this is content.
+    What these places gain over random blocks is placement, whatever stands there; what the stack's
+    own selection gains over them is content.
     """
-    if len(kept) < 2:
+    if num_documents < 2:
         raise ConfigError("placement is told from two documents or more; got one, run more")
-    return kept[(which + 1) % len(kept)]
+    return (which + 1) % num_documents
 
 
 def _filled(split: Split, first: Sequence[int], seed: int, prefix_hash: str) -> tuple[int, ...]:
