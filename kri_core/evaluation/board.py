@@ -11,6 +11,7 @@ from kri_core.errors import ArtifactError
 from kri_core.evaluation.against_random import Null
 from kri_core.evaluation.placement import check_placements
 from kri_core.evaluation.power import detectable_effect
+from kri_core.evaluation.published import Judged, Published, judged
 from kri_core.evaluation.records import Record, check_complete
 from kri_core.evaluation.rows import Beside, Row, compared
 from kri_core.identity import canonical_json
@@ -49,9 +50,11 @@ class Leaderboard:
     substrate: str
     codes: tuple[str, ...]  # versions of kri-core; more than one is said
     boards: tuple[Board, ...]
+    published: Published | None
+    judged: tuple[Judged, ...]  # a published row with ours, in the order they were published
 
 
-def leaderboard(records: Sequence[Record]) -> Leaderboard:
+def leaderboard(records: Sequence[Record], published: Published | None = None) -> Leaderboard:
     """Every board of these records; an ArtifactError says what keeps them from being one."""
     if not records:
         raise ArtifactError("there is no record to make a board of; give files under results/")
@@ -62,11 +65,23 @@ def leaderboard(records: Sequence[Record]) -> Leaderboard:
         key = canonical_json([header.task, dict(header.task_params), header.items_digest])
         tasks.setdefault(key, []).append(record)
     boards = [board for _, group in sorted(tasks.items()) for board in _boards(group)]
-    first = min(records, key=lambda record: record.name).header
+    one = min(records, key=lambda record: record.name).header
     codes = tuple(sorted({record.header.code for record in records}))
     return Leaderboard(
-        first.model, first.fingerprint, first.dtype, first.substrate, codes, tuple(boards)
+        **{name: getattr(one, name) for name in ("model", *ONE_BOARD)},
+        codes=codes,
+        boards=tuple(boards),
+        published=published,
+        judged=() if published is None else _judged(published, boards),
     )
+
+
+def _judged(published: Published, boards: Sequence[Board]) -> tuple[Judged, ...]:
+    where = (published.task, published.budget)
+    found = [one for one in boards if (one.task, one.budget) == where]
+    rows = [row for board in found for row in (*board.rows, *board.nulls)]
+    score = found[0].ranked_by if found else ""
+    return tuple(judged(claim, rows, score) for claim in published.claims)
 
 
 def _boards(records: Sequence[Record]) -> list[Board]:

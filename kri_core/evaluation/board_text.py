@@ -14,6 +14,8 @@ from kri_core.evaluation.board_words import (
     measured_against,
     null_text,
     placement_table,
+    published_table,
+    published_words,
     score_table,
     summary,
 )
@@ -59,6 +61,9 @@ def to_markdown(found: Leaderboard) -> str:
         HOW_TO_READ.rstrip(),
         *(part for board in found.boards for part in _board(board)),
     ]
+    if found.published:
+        parts += ["## Published rows", published_words(found.published)]
+        parts.append(_table(published_table(found)))
     return "\n\n".join(parts) + "\n"
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kri_core.evaluation.against_random import Comparison
-from kri_core.evaluation.board import Board
+from kri_core.evaluation.board import Board, Leaderboard
 from kri_core.evaluation.nulls import Recovery
 from kri_core.evaluation.power import POWER
+from kri_core.evaluation.published import Published
 from kri_core.evaluation.rows import Row
 from kri_core.evaluation.statistics import LEVEL, ROUNDING, Estimate
 
@@ -21,8 +22,8 @@ def measured_against(board: Board) -> str:
     chance = "none" if board.chance is None else f"{board.chance:.3f}"
     text = (
         f"Ranked by {score}. Chance {chance}; floor (no document) "
-        f"{_mean(board.floor.scores[score])}; ceiling (full attention) "
-        f"{_mean(board.full.scores[score])}. "
+        f"{mean(board.floor.scores[score])}; ceiling (full attention) "
+        f"{mean(board.full.scores[score])}. "
     )
     if board.detectable is None:
         return text + "No row differs from random on any document."
@@ -36,7 +37,7 @@ def summary(board: Board) -> str:
     """How many rows beat random, and which cannot be told from the best."""
     found = [row.against_random for row in board.rows if row.against_random]
     sure = [one.difference.mean for one in found if one.p_holm <= 1 - LEVEL + ROUNDING]
-    above, below = sum(mean > 0 for mean in sure), sum(mean < 0 for mean in sure)
+    above, below = sum(gain > 0 for gain in sure), sum(gain < 0 for gain in sure)
     text = (
         f"Of {len(found)} rows {above} are better than random blocks with the same pins, {below} "
         "worse, the others not told apart from them (Holm, 5 %)."
@@ -47,7 +48,12 @@ def summary(board: Board) -> str:
 
 def flagged(board: Board) -> Iterator[str]:
     """What to look at before a row is believed, and which rows could not be looked at."""
-    yield from (f"{row.label} {row.leak.flag}." for row in board.rows if row.leak and row.leak.flag)
+    by_flag: dict[str, list[str]] = {}
+    for row in board.rows:
+        if row.leak and row.leak.flag:
+            by_flag.setdefault(row.leak.flag, []).append(row.label)
+    for flag, labels in sorted(by_flag.items()):
+        yield f"{'; '.join(labels)}{': each' if len(labels) > 1 else ''} {flag}."
     unchecked = [row.label for row in board.rows if row.leak and not row.leak.checked]
     if unchecked:
         yield (
@@ -80,7 +86,7 @@ def score_table(board: Board) -> list[tuple[str, ...]]:
     return [
         ("row", *others),
         *(
-            (row.label, *(_mean(row.scores[n]) if n in row.scores else NONE for n in others))
+            (row.label, *(mean(row.scores[n]) if n in row.scores else NONE for n in others))
             for row in all_rows(board)
         ),
     ]
@@ -101,7 +107,7 @@ def placement_table(board: Board) -> list[tuple[str, ...]]:
 def _cells(row: Row, score: str) -> tuple[str, ...]:
     tier = NONE if row.tier is None else f"{row.tier}{' =' if row.tied else ''}"
     flag = " ⚑" if row.leak and row.leak.flag else ""
-    ranked = f"{_mean(row.scores[score])} {_interval(row.scores[score])}"
+    ranked = f"{mean(row.scores[score])} {interval(row.scores[score])}"
     shown = (tier, row.label + flag, f"{row.kept_fraction:.1%}", ranked)
     return (*shown, *_against(row.against_random))
 
@@ -109,7 +115,7 @@ def _cells(row: Row, score: str) -> tuple[str, ...]:
 def _against(found: Comparison | None) -> tuple[str, ...]:
     if found is None:
         return (NONE,) * len(COLUMNS)
-    difference = f"{found.difference.mean:+.3f} {_interval(found.difference, signed=True)}"
+    difference = f"{found.difference.mean:+.3f} {interval(found.difference, signed=True)}"
     sigmas = (found.sigma_documents, found.sigma_seeds)
     shown = (NONE if sigma is None else f"{sigma:.1f}" for sigma in sigmas)
     return (difference, p_text(found.p_holm), *shown, _recovery(found.recovery))
@@ -138,15 +144,45 @@ def null_text(row: Row) -> str:
     )
 
 
+def published_words(published: Published) -> str:
+    """Where the figures are from, and what cannot be read off them."""
+    return (
+        f"{published.source} Theirs are measured on {published.measured_on}, ours on "
+        f"{published.task} with {published.budget} blocks: the figures cannot be compared, only "
+        "their order and signs. Their random blocks have no pins; ours have the row's own."
+    )
+
+
+def published_table(found: Leaderboard) -> list[tuple[str, ...]]:
+    """A header and a line per published row."""
+    return [
+        ("published", "figure", "against random", "our row", "ours", COLUMNS[0], "ours is"),
+        *(
+            (
+                one.claim.name,
+                one.claim.figure,
+                one.claim.against_random,
+                one.claim.label,
+                NONE if one.ours is None else mean(one.ours),
+                NONE if one.difference is None else signed(one.difference),
+                one.verdict,
+            )
+            for one in found.judged
+        ),
+    ]
+
+
 def signed(found: Estimate) -> str:
     """A difference with its error and interval."""
-    return f"{found.mean:+.3f} ± {found.error:.3f} {_interval(found, signed=True)}"
+    return f"{found.mean:+.3f} ± {found.error:.3f} {interval(found, signed=True)}"
 
 
-def _mean(found: Estimate) -> str:
+def mean(found: Estimate) -> str:
+    """With its standard error."""
     return f"{found.mean:.3f} ± {found.error:.3f}"
 
 
-def _interval(found: Estimate, signed: bool = False) -> str:
+def interval(found: Estimate, signed: bool = False) -> str:
+    """95 %, over documents."""
     low, high = (f"{end:+.3f}" if signed else f"{end:.3f}" for end in (found.low, found.high))
     return f"[{low}, {high}]"

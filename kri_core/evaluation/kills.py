@@ -8,7 +8,6 @@ from attrs import field, frozen
 
 from kri_core.errors import ArtifactError, ConfigError
 from kri_core.evaluation.against_random import MIN_SEEDS
-from kri_core.evaluation.against_random import MIN_SEEDS
 from kri_core.evaluation.records import NAME_DIGITS, Record, check_complete
 from kri_core.evaluation.rows import null_pins
 from kri_core.evaluation.statistics import Sample, estimate, p_value

@@ -15,10 +15,12 @@ from kri_core.evaluation.board_text import to_json, to_markdown
 from kri_core.evaluation.kill_log import TITLE, check_kills
 from kri_core.evaluation.kill_log import to_markdown as kill_page
 from kri_core.evaluation.kills import Kill
+from kri_core.evaluation.page import to_html
+from kri_core.evaluation.published import Published
 from kri_core.evaluation.reading import KILL_LOG, read_record, record_paths
 from kri_core.evaluation.records import Record, check_complete
 
-WRITERS = {".json": to_json, ".md": to_markdown}
+WRITERS = {".html": to_html, ".json": to_json, ".md": to_markdown}
 
 
 @frozen
@@ -30,11 +32,11 @@ class Verified:
     kills: tuple[Kill, ...]
 
 
-def verify(paths: Sequence[Path]) -> Verified:
+def verify(paths: Sequence[Path], published: Published | None = None) -> Verified:
     """Read every record line by line, then make every board again and compare it to the letter.
 
-    A board's file is one with the suffix .json or .md; it must be the board of all the records. A
-    .md that begins as the kill log's page does must be the page of all kills.
+    A board's file ends in .html, .json or .md; it must be the board of all the records. A .md that
+    begins as the kill log's page does must be the page of all kills.
     """
     boards = tuple(path for path in paths if path.suffix in WRITERS)
     records = read_all([path for path in paths if path.suffix not in WRITERS])
@@ -48,7 +50,7 @@ def verify(paths: Sequence[Path]) -> Verified:
             if held[:1] == [TITLE]:
                 _check_same(held, kill_page(kills), "kill-log")
             else:
-                found = found or leaderboard(records)
+                found = found or leaderboard(records, published)
                 _check_same(held, board_text(found, path), "leaderboard")
     return Verified(records, boards, kills)
 

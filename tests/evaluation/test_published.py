@@ -1,0 +1,114 @@
+"""Published rows beside ours: the verdict follows from our interval, whatever was claimed."""
+
+import json
+from pathlib import Path
+
+import pytest
+from attrs import evolve
+
+from kri_core.errors import ArtifactError
+from kri_core.evaluation.board import leaderboard
+from kri_core.evaluation.board_text import to_markdown
+from kri_core.evaluation.page import to_html
+from kri_core.evaluation.published import Claim, Published, read_published
+from kri_core.evaluation.verifying import read_all
+from kri_core.grammar import parse
+
+REPOSITORY = Path(__file__).parents[2]
+CLAIM = Claim("theirs", "26.5 %", "+5 pp", "better", "A1R2K1(kri-d)", "generic")
+TABLE = Published("A table.", "LongHealth", "needle8", 4, (CLAIM,))
+
+
+def verdict(results, **changed):
+    table = evolve(TABLE, claims=(evolve(CLAIM, **changed),))
+    (found,) = leaderboard(read_all([results]), table).judged
+    return found.verdict
+
+
+@pytest.mark.parametrize(
+    ("claim", "said"),
+    [
+        ("better", "as published"),
+        ("flat", "published as flat"),
+        ("pending", "nothing was published to agree with"),
+    ],
+)
+def test_a_row_above_random_is_called_better_whatever_was_claimed(results, claim, said):
+    """.525 above random, with every document's difference above 0."""
+    assert verdict(results, claim=claim) == f"better than random blocks with the same pins: {said}"
+
+
+def test_a_row_that_is_random_s_own_is_not_told_apart(results, made):
+    made.write(results, evolve(made.stack, stack="A1R2K1(weak)"), lambda n, _: n in (1, 6, 8, 14))
+
+    assert verdict(results, stack="A1R2K1(weak)") == (
+        "not told apart from random blocks with the same pins: published as better"
+    )
+
+
+def test_a_row_below_random_is_called_worse(results, made):
+    made.write(results, evolve(made.stack, stack="A1R2K1(none)"), lambda n, _: False)
+
+    assert verdict(results, stack="A1R2K1(none)", claim="worse") == (
+        "worse than random blocks with the same pins: as published"
+    )
+
+
+def test_a_row_that_was_not_run_is_said(results):
+    assert verdict(results, stack="A1R2K1(other)") == "not run"
+    assert verdict(results, probe_set="domain") == "not run"
+
+
+def test_the_random_row_is_itself(results):
+    assert verdict(results, stack="A1R2K1(random)", probe_set=None) == "random blocks themselves"
+
+
+def test_both_pages_say_that_figures_of_two_tasks_cannot_be_compared(results):
+    found = leaderboard(read_all([results]), TABLE)
+
+    for page in (to_markdown(found), to_html(found)):
+        assert "Theirs are measured on LongHealth, ours on needle8 with 4 blocks" in page
+        assert "the figures cannot be compared, only their order and signs" in page
+
+
+def test_a_board_with_published_rows_is_verified_with_their_file(results, kri, tmp_path):
+    table, board = tmp_path / "table.json", tmp_path / "board.html"
+    held = {"source": "A.", "measured_on": "B", "task": "needle8", "budget": 4}
+    claim = {"name": "n", "figure": "1 %", "against_random": "+1", "claim": "better"}
+    claims = [{**claim, "stack": "A1R2K1(kri-d)", "probe_set": "generic"}]
+    table.write_text(json.dumps({**held, "claims": claims}))
+    made = kri("eval", "leaderboard", results, "--published", table, "--out", board)
+
+    assert made.code == 0
+    assert kri("eval", "verify", results, board, "--published", table).code == 0
+    assert kri("eval", "verify", results, board).code == 4
+
+
+def test_the_committed_table_names_stacks_as_records_do():
+    table = read_published(REPOSITORY / "docs" / "published.json")
+
+    assert [claim.stack for claim in table.claims] == [
+        str(parse(claim.stack)) for claim in table.claims
+    ]
+    assert (table.task, table.budget) == ("needle8", 16)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", "is not JSON; give a table of published rows"),
+        ("{}", "has no list of claims; give a table of published rows"),
+        ('{"claims": [{}]}', "claims\\[0\\] lacks name, figure"),
+    ],
+)
+def test_a_table_that_is_none_is_refused(tmp_path, text, said):
+    path = tmp_path / "table.json"
+    path.write_text(text)
+
+    with pytest.raises(ArtifactError, match=said):
+        read_published(path)
+
+
+def test_an_unknown_claim_is_refused():
+    with pytest.raises(ArtifactError, match=r"claim must be one of better, flat, .*; got 'best'"):
+        evolve(CLAIM, claim="best")
