@@ -26,8 +26,9 @@ OPTIONS = (
         "--prior",
         "priors",
         multiple=True,
-        metavar="ID=PATH",
-        help="A prior of that cartridge; the first is the default.  [repeatable]",
+        metavar="ID=PATH|FOLDER",
+        help="A prior of that cartridge, the first is the default; or those of a folder that "
+        "were baked for these cartridges.  [repeatable]",
     ),
     click.option(
         "--overlay",
@@ -87,11 +88,12 @@ def extra_config(
     """`kv_connector_extra_config`, checked as the server will; nothing in it is a default."""
     from kri_core.substrate.vllm.settings import Settings
 
-    extra: dict[str, object] = {"cartridges": _by_id(cartridges)}
+    by_id = _by_id(cartridges)
+    extra: dict[str, object] = {"cartridges": by_id}
     routing: dict[str, object] = {
         "stack": stack,
         "K": budget,
-        "priors": _paths("--prior", priors),
+        "priors": _paths("--prior", _each_prior(priors, by_id)),
         "overlays": _paths("--overlay", overlays),
     }
     if routing := {name: value for name, value in routing.items() if value not in (None, {})}:
@@ -156,6 +158,30 @@ def _is_cartridge(path: Path) -> bool:
             raise error from None
         return False
     return True
+
+
+def _each_prior(given: Iterable[str], cartridges: Mapping[str, str]) -> Iterable[str]:
+    """A folder becomes ID=PATH of each prior in it that was baked for one of the cartridges."""
+    for one in given:
+        if "=" in one or not Path(one).is_dir():
+            yield one
+        else:
+            yield from _priors_in(Path(one), cartridges)
+
+
+def _priors_in(folder: Path, cartridges: Mapping[str, str]) -> Iterable[str]:
+    from kri_core.artifacts import is_native, read_cartridge_header, read_prior
+
+    ids: dict[str, list[str]] = {}
+    for name, held in cartridges.items():
+        if is_native(Path(held)):
+            ids.setdefault(read_cartridge_header(Path(held)).sha256, []).append(name)
+    for path in sorted(folder.iterdir()):
+        if path.suffix.lower() in SUFFIXES:
+            meta = read_prior(path).meta
+            yield from (
+                f"{name}={path}" for name in ids.get(meta.cartridge_sha256 if meta else "", ())
+            )
 
 
 def _paths(flag: str, given: Iterable[str]) -> dict[str, list[str]]:

@@ -7,8 +7,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
+from kri_core.artifacts import write_prior
+from kri_core.prior import Prior
 from kri_core.substrate.vllm.settings import CartridgeEntry, Settings
+from kri_core.types import BlockScores
 
 CARTRIDGE = ("--cartridge", "doc=doc.safetensors")
 
@@ -78,6 +82,17 @@ def test_a_folder_gives_its_cartridges_by_name_and_no_priors(kri, here, tmp_path
         "a": str(tmp_path / "a.safetensors"),
         "b": str(tmp_path / "b.safetensors"),
     }
+
+
+def test_a_folder_of_priors_gives_each_cartridge_those_that_were_baked_for_it(kri, here, tmp_path):
+    """The second has no meta, so it is of none."""
+    (tmp_path / "p.pt").write_bytes((here / "priors/doc_kri-d.pt").read_bytes())
+    write_prior(Prior(scores=BlockScores(torch.ones(1, 1, 4))), tmp_path / "q.pt")
+
+    found = printed(kri("config", *CARTRIDGE, "--prior", tmp_path, "--K", "2"))
+
+    routing = found["kv_connector_extra_config"]["routing"]
+    assert routing["priors"] == {"doc": [str(tmp_path / "p.pt")]}
 
 
 def test_a_damaged_file_of_a_folder_is_not_passed_over(kri, tmp_path):

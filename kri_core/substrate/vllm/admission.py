@@ -16,6 +16,7 @@ from prometheus_client import Counter
 from vllm.logger import init_logger
 
 from kri_core.errors import ArtifactError, ConfigError, KriError, one_line
+from kri_core.substrate.vllm.about import PATH, About, settings_of
 from kri_core.substrate.vllm.asgi import (
     App,
     Headers,
@@ -33,7 +34,6 @@ from kri_core.substrate.vllm.asgi import (
 from kri_core.substrate.vllm.asked import Asked
 from kri_core.substrate.vllm.model_identity import token_text
 from kri_core.substrate.vllm.planning import Planner
-from kri_core.substrate.vllm.plugin import CONNECTOR
 from kri_core.substrate.vllm.prompts import CHAT, COMPLETIONS, token_ids
 from kri_core.substrate.vllm.repair_checks import why_no_repair
 from kri_core.substrate.vllm.scheduling import REASONS
@@ -54,11 +54,18 @@ class Admission:
     """Asks `Planner.check` of every request that has parameters or reads its whole prompt."""
 
     app: App
+    _about: About = field(factory=About, init=False)
     _planner: Planner | None = field(default=None, init=False)
     _one_by_one: asyncio.Lock = field(factory=asyncio.Lock, init=False)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """As ASGI says; what passes reaches the app as it came."""
+        if _asks_about(scope):
+            answer = await self._about.answer(
+                Inside(self.app, scope, receive), scope["app"].state.vllm_config
+            )
+            await answer.send(send)
+            return
         if not _is_judged(scope):
             await self.app(scope, receive, send)
             return
@@ -76,7 +83,7 @@ class Admission:
         params = body.get(PARAMS) or {}
         if not isinstance(params, dict) or not (params or _reads_whole_prompt(path, body)):
             return None  # no request at all; dense, or routed as the server is configured
-        settings = _settings(state.vllm_config)
+        settings = settings_of(state.vllm_config)
         if settings is None or settings.on_error == "dense":
             return None
         app = Inside(self.app, scope, receive)
@@ -118,6 +125,10 @@ def _path(scope: Scope) -> str:
     return path.removeprefix(scope.get("root_path", ""))
 
 
+def _asks_about(scope: Scope) -> bool:
+    return scope["type"] == "http" and scope["method"] == "GET" and _path(scope) == PATH
+
+
 def _is_judged(scope: Scope) -> bool:
     posted = scope["type"] == "http" and scope["method"] == "POST"
     return posted and _path(scope) in (COMPLETIONS, CHAT)
@@ -149,14 +160,6 @@ def _asked(path: str, body: Mapping[str, Any], prompt: Sequence[int], state: Any
         has_adapter=body.get("model") in adapters,
         reads_whole_prompt=_reads_whole_prompt(path, body),
     )
-
-
-def _settings(config: Any) -> Settings | None:  # noqa: ANN401
-    """None of a server that does not route."""
-    transfer = config.kv_transfer_config
-    if transfer is None or transfer.kv_connector != CONNECTOR:
-        return None
-    return Settings.parse(transfer.kv_connector_extra_config)
 
 
 def _planner_of(settings: Settings, config: Any) -> Planner:  # noqa: ANN401

@@ -12,8 +12,8 @@ from kri_core.errors import ConfigError
 from kri_core.substrate.vllm.shelf import Shelf
 from kri_core.types import Cartridge
 
-PARAMS = {"enabled", "cartridge_id", "stack", "prior", "priors"}
-OF_A_CARTRIDGE = {"stack", "prior", "priors"}  # these mean nothing without one
+PARAMS = {"enabled", "cartridge_id", "stack", "prior", "priors", "question_tokens"}
+OF_A_CARTRIDGE = {"stack", "prior", "priors", "question_tokens"}  # these mean nothing without one
 
 _brief = Repr()
 _brief.maxstring = _brief.maxother = 80
@@ -53,6 +53,19 @@ class Asked:
         """One of its parameters; None where it is not given."""
         return (self.params or {}).get(name)
 
+    def question(self, num_tokens: int) -> tuple[int, ...]:
+        """What follows the cartridge, or as many tokens of it as the request says."""
+        follows = tuple(self.prompt[num_tokens:])
+        count = self.get("question_tokens")
+        if count is None:
+            return follows
+        if type(count) is not int or not 1 <= count <= len(follows):
+            raise ConfigError(
+                f"question_tokens is {shown(count)}, and {len(follows)} tokens follow the "
+                "cartridge; give how many of these are the question, or leave it out"
+            )
+        return follows[:count]
+
     @property
     def wants_routing(self) -> bool:
         """Whether it may be served from a cartridge; refuses parameters that mean nothing."""
@@ -79,6 +92,8 @@ def asked_cartridge(asked: Asked, shelf: Shelf, text_of: Callable[[int], str]) -
             "prompt_logprobs needs the whole prompt computed, and a routed request computes "
             'only what follows its cartridge; leave it out, or give "enabled": false'
         )
+    if found is not None:
+        asked.question(found.layout.num_tokens)
     return found
 
 

@@ -137,7 +137,7 @@ class Planner:
         prior = prior or self._live_scores.of(router, cartridge)
         if prior is not None:
             prior = reblocked_prior(prior, cartridge, size)
-        question = tuple(asked.prompt[cartridge.layout.num_tokens :])
+        question = asked.question(cartridge.layout.num_tokens)
         seen = reblocked_cartridge(cartridge, size)
         return router.route(seen, Query(question), prior, probe)
 

@@ -35,7 +35,7 @@ class Trace:
             stack=plan.stack,
             block_size=plan.routing_block_size,
             kept=plan.kept,
-            question_token_ids=tuple(asked.prompt[plan.num_tokens :]),
+            question_token_ids=asked.question(plan.num_tokens),
         )
         try:
             with self.path.open("a", encoding="utf-8") as file:

@@ -51,7 +51,13 @@ def served(shop, extra):
     """Send a body, whole or in pieces, to a server of these settings."""
 
     def send(
-        body, path=COMPLETIONS, key=b"right", connector="CartridgeConnector", waits=False, **changes
+        body,
+        path=COMPLETIONS,
+        key=b"right",
+        connector="CartridgeConnector",
+        waits=False,
+        method="POST",
+        **changes,
     ):
         transfer = SimpleNamespace(
             kv_connector=connector, kv_connector_extra_config=extra | changes
@@ -70,12 +76,12 @@ def served(shop, extra):
         app.waits = waits
         app.state = SimpleNamespace(vllm_config=config, openai_serving_models=models)
         pieces = body if isinstance(body, list) else [json.dumps(body).encode()]
-        return asyncio.run(_sent(app, pieces, path, key))
+        return asyncio.run(_sent(app, pieces, path, key, method))
 
     return send
 
 
-async def _sent(app, pieces, path, key):
+async def _sent(app, pieces, path, key, method):
     messages = [
         {"type": "http.request", "body": piece, "more_body": number < len(pieces) - 1}
         for number, piece in enumerate(pieces)
@@ -88,7 +94,7 @@ async def _sent(app, pieces, path, key):
     async def send(message):
         said.append(message)
 
-    scope = {"type": "http", "method": "POST", "path": path, "app": app}
+    scope = {"type": "http", "method": method, "path": path, "app": app}
     scope["headers"] = [(b"authorization", key), (b"content-length", b"1")]
     await Admission(app)(scope, receive, send)
     return SimpleNamespace(
@@ -210,6 +216,14 @@ def test_a_fault_of_the_middleware_s_own_leaves_the_request_to_vllm(served, shop
 
 def test_a_server_with_another_connector_is_left_alone(served):
     assert served({"prompt": "Hello", **UNKNOWN}, connector="NixlConnector").calls == [COMPLETIONS]
+
+
+def test_the_route_about_the_server_is_told_to_who_has_the_key(served):
+    assert served({}, "/kri", key=b"wrong", method="GET").status == 401
+
+
+def test_a_server_with_another_connector_says_nothing_of_itself(served):
+    assert served({}, "/kri", connector="NixlConnector", method="GET").calls == ["/kri"]
 
 
 def test_other_routes_are_not_even_read(served):

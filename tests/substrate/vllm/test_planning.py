@@ -170,6 +170,14 @@ def test_a_prompt_is_hashed_once_however_many_cartridges_there_are(extra, shop, 
     assert len(hashed) == 10
 
 
+def test_the_question_is_as_much_of_what_follows_as_the_request_says(shop):
+    whole = asked(shop, "plain", question=[5, 6, 7, 8, 9])
+    part = asked(shop, "plain", question=[5, 6, 7, 8, 9], params={"question_tokens": 3})
+
+    assert whole.question(200) == (5, 6, 7, 8, 9)
+    assert part.question(200) == (5, 6, 7)
+
+
 @pytest.mark.parametrize(
     ("params", "line"),
     [
@@ -190,6 +198,11 @@ def test_a_prompt_is_hashed_once_however_many_cartridges_there_are(extra, shop, 
             {"prior": "/etc/passwd"},
             "prior '/etc/passwd' is not one of cartridge 'plain', which has plain_up, plain_down",
         ),
+        (
+            {"question_tokens": 6},
+            "question_tokens is 6, and 5 tokens follow the cartridge; give how many of these are",
+        ),
+        ({"question_tokens": True}, "question_tokens is True, and 5 tokens follow"),
     ],
 )
 def test_what_a_request_cannot_mean_is_said_in_a_line(planner, shop, params, line):
