@@ -59,6 +59,7 @@ def settings(
     help="Each stack also with the blocks it kept of the next document.",
 )
 @click.option("--cache", type=FILE, help="For cartridges and priors; default: $KRI_HOME/eval.")
+@click.option("--server", metavar="URL", help="A kri-core serve that answers in hf's place.")
 @click.option("--out", type=FILE, required=True, help="The folder of records.")
 def run(
     task: str,
@@ -74,6 +75,7 @@ def run(
     seeds: int,
     placement: bool,
     cache: Path | None,
+    server: str | None,
     out: Path,
 ) -> None:
     """Run stacks on a task, with the rows they are measured against; a killed run goes on.
@@ -96,6 +98,7 @@ def run(
         device=device,
         cache=kri_home() / "eval" if cache is None else cache,
         scorers=(),
+        server=server,
     )
     today = datetime.now(UTC).date().isoformat()
     request = Request(stacks, budgets, seeds, jobs, out, today, placement)

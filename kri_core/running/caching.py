@@ -79,7 +79,7 @@ class Cache:
 
     def prior(self, probe: HfProbe, scorer: Member) -> Prior | None:
         """The prior that is kept, if it is there and whole."""
-        path = self._path(probe, scorer)
+        path = self.prior_path(probe, scorer)
         if not path.exists():
             return None
         try:
@@ -89,11 +89,12 @@ class Cache:
             return None
 
     def _keep(self, probe: HfProbe, scorer: Member, made: Prior) -> None:
-        path = self._path(probe, scorer)
+        path = self.prior_path(probe, scorer)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_prior(made, path)
 
-    def _path(self, probe: HfProbe, scorer: Member) -> Path:
+    def prior_path(self, probe: HfProbe, scorer: Member) -> Path:
+        """Where that prior is kept, or would be."""
         calibration = None
         if scorer.plugin.reads_calibration(scorer.params) and probe.calibration:
             calibration = probe.calibration.sha256

@@ -24,6 +24,7 @@ class Job:
     device: str
     cache: Path
     scorers: tuple[str, ...]
+    server: str | None = None  # URL; None: this process reads
 
 
 @frozen
@@ -48,8 +49,10 @@ class Prepared:
     evidence: bool
     layout: Layout
     sha256: str
+    prefix_hash: str
     probe_sets: tuple[str, ...]
     priors: Mapping[tuple[str, str | None], str]  # by scorer and probe set
+    prior_files: tuple[str, ...]  # names without suffix
     failures: tuple[Failure, ...]
 
 
@@ -61,3 +64,4 @@ class Reported:
     fingerprint: str
     dtype: str
     machine: str
+    substrate: str = "hf"

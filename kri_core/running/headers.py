@@ -78,7 +78,7 @@ def header_of(row: PlannedRow, stack: Stack | None, facts: Facts) -> Header:
         model=facts.model,
         fingerprint=facts.said.fingerprint,
         dtype=facts.said.dtype,
-        substrate="hf",
+        substrate=facts.said.substrate,
         code=facts.code,
         machine=facts.said.machine,
     )

@@ -26,6 +26,7 @@ from kri_core.running.planning import (
     stacks_of,
 )
 from kri_core.running.processes import Crew, Todo, crew
+from kri_core.running.serving import served, served_rows
 from kri_core.stack import Stack
 
 logger = logging.getLogger(__name__)
@@ -66,9 +67,13 @@ def run(job: Job, request: Request, model: str, report: Report) -> Finished:
             position_matched(0, said.documents)  # refused before any work
         prepared = _prepared(hands, said.documents, report)
         keep_documents(job.cache, prepared)
+        if job.server is not None:
+            said = served(job, job.server, said, prepared)
         rows = _planned(stacks, request.num_seeds, prepared, registry)
         if request.placement:
             rows += placement_rows(rows)
+        if job.server is not None:
+            rows = served_rows(rows)
         facts = Facts.of(job, said, model, prepared, registry)
         by_name = {str(stack.config): stack for stack in stacks}
         headers = [header_of(row, by_name.get(row.name), facts) for row in rows]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 from attrs import Factory, evolve, frozen
 
@@ -19,6 +20,7 @@ from kri_core.running.answering import Selection
 from kri_core.running.caching import Cache
 from kri_core.running.planning import PlannedRow
 from kri_core.scoring import SCORE_QUERY
+from kri_core.stack import Member
 from kri_core.substrate.hf import HfModel, HfProbe, load_prefix, probe_texts, run_repairs
 from kri_core.substrate.hf.quantise import quantised
 from kri_core.types import Cartridge, Query, Split
@@ -98,7 +100,7 @@ class Chooser:
 
     def _by_stack(self, row: PlannedRow, item: Item) -> Selection:
         """A stack that does not read the question is asked once for all of a document's."""
-        router = self._router(row.name)
+        router = self.router(row.name)
         asked = item.question if _reads_question(router) else ()
         key = (row.name, row.probe_set, asked)
         if key not in self._routed:
@@ -123,7 +125,8 @@ class Chooser:
             refreshed_tokens=sum(len(one.report.refreshed) for one in repairs),
         )
 
-    def _router(self, name: str) -> Router:
+    def router(self, name: str) -> Router:
+        """Of a stack, loaded once."""
         if name not in self._routers:
             self._routers[name] = Router.from_config(parse(name), self.registry)
         return self._routers[name]
@@ -136,20 +139,37 @@ class Chooser:
             self._probes[probe_set] = probe_on(self.model, self.cartridge, texts)
         return self._probes[probe_set]
 
+    def prior_path(self, name: str, probe_set: str | None) -> Path | None:
+        """The file of a stack's prior; None: it has no scorer."""
+        scorer = self.router(name).stack.scorer
+        if scorer is None:
+            return None
+        probe = self._probe(self._probe_set(probe_set))
+        path = self.cache.prior_path(probe, scorer)
+        if not path.exists():
+            raise _no_prior(scorer)
+        return path
+
+    def _probe_set(self, name: str | None) -> str | None:
+        """Without one a prior is that of any."""
+        return self.document.probes[0].name if name is None and self.document.probes else name
+
     def _prior(self, router: Router, probe_set: str | None) -> Prior | None:
-        """The scorer's prior; without a probe set it is that of any."""
         scorer = router.stack.scorer
         if scorer is None:
             return None
-        if probe_set is None and self.document.probes:
-            probe_set = self.document.probes[0].name
+        probe_set = self._probe_set(probe_set)
         key = (str(scorer.ref), probe_set)
         if key not in self._priors:
             held = self.cache.prior(self._probe(probe_set), scorer)
             if held is None:
-                raise ArtifactError(f"{scorer.ref} has no prior of this document; see above")
+                raise _no_prior(scorer)
             self._priors[key] = held
         return self._priors[key]
+
+
+def _no_prior(scorer: Member) -> ArtifactError:
+    return ArtifactError(f"{scorer.ref} has no prior of this document; see above")
 
 
 def _reads_question(router: Router) -> bool:

@@ -25,7 +25,10 @@ from kri_core.running.answering import Reader
 from kri_core.running.caching import Cache, prior_digest
 from kri_core.running.crossing import Failure, Job, Prepared, Reported
 from kri_core.running.planning import PlannedRow
+from kri_core.running.rows import HfRows
 from kri_core.running.selecting import Chooser, probe_on
+from kri_core.running.served import ServedRows
+from kri_core.running.server import Server
 from kri_core.running.tokenizing import HfTokenizer
 from kri_core.stack import Member
 from kri_core.substrate.hf import HfModel, load_model
@@ -90,7 +93,7 @@ class Worker:
         document = self.documents[index]
         cartridge = self.cache.cartridge(self.model, document.token_ids)
         priors: dict[tuple[str, str | None], str] = {}
-        failures = []
+        failures, files = [], []
         for texts in document.probes or (None,):
             probe = probe_on(self.model, cartridge, texts.texts if texts else ())
             for scorer, made in self.cache.priors(probe, self.scorers):
@@ -99,6 +102,7 @@ class Worker:
                     failures.append(Failure(document.id, f"baking {scorer.ref}", str(made)))
                 else:
                     priors[key] = prior_digest(made)
+                    files.append(self.cache.prior_path(probe, scorer).stem)
         return Prepared(
             document=document.id,
             group=document.group,
@@ -109,8 +113,10 @@ class Worker:
             evidence=all(item.evidence for item in document.items),
             layout=cartridge.layout,
             sha256=cartridge.sha256,
+            prefix_hash=cartridge.prefix_hash,
             probe_sets=tuple(texts.name for texts in document.probes),
             priors=priors,
+            prior_files=tuple(files),
             failures=tuple(failures),
         )
 
@@ -122,10 +128,12 @@ class Worker:
         cartridge = self.cache.cartridge(self.model, document.token_ids)
         following = self._next(index, todo)
         chooser = Chooser(self.model, cartridge, document, self.cache, self.registry, following)
-        reader = Reader(self.model, cartridge)
+        rows: HfRows | ServedRows = HfRows(Reader(self.model, cartridge), document, chooser)
+        if self.job.server is not None:
+            rows = ServedRows(Server(self.job.server), cartridge, document, chooser)
         for place, row in todo:
             try:
-                yield place, tuple(self._results(document, row, chooser, reader))
+                yield place, tuple(self._results(document, row, rows))
             except KriError as error:
                 yield place, Failure(document.id, row.name, str(error))
 
@@ -138,22 +146,20 @@ class Worker:
         return Chooser(self.model, cartridge, document, self.cache, self.registry)
 
     def _results(
-        self, document: Document, row: PlannedRow, chooser: Chooser, reader: Reader
+        self, document: Document, row: PlannedRow, rows: HfRows | ServedRows
     ) -> Iterator[Result]:
-        total = reader.cartridge.layout.num_blocks
+        ids = item_ids(document)
         for seed in row.seeds:
-            chosen = [chooser.choose(row, item, seed) for item in document.items]
-            outcomes = reader.outcomes(list(zip(document.items, chosen, strict=True)))
-            together = self.task.per_document([outcome.scores for outcome in outcomes])
-            ids = item_ids(document)
-            for name, selection, outcome in zip(ids, chosen, outcomes, strict=True):
+            answered = rows.answer(row, seed)
+            together = self.task.per_document([outcome.scores for _, outcome in answered])
+            for name, (selection, outcome) in zip(ids, answered, strict=True):
                 yield Result(
                     id=name,
                     group=document.group,
                     seed=seed,
                     scores={**outcome.scores, **together},
                     kept=selection.kept,
-                    total_blocks=total,
+                    total_blocks=rows.cartridge.layout.num_blocks,
                     kept_fraction=outcome.kept_fraction,
                     refreshed_tokens=selection.refreshed_tokens,
                     seconds=selection.seconds + outcome.seconds,

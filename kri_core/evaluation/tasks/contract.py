@@ -62,7 +62,8 @@ class Item(ABC):
     def score(self, routed: Sequence[LogProbs], dense: Sequence[LogProbs] | None = None) -> Scores:
         """Score the answers to `readings`, one each; `dense` with every block visible.
 
-        A score that needs what was not given (`dense`, or whole distributions) is left out.
+        A score that needs what was not given (`dense`, or whole distributions) is left out. A
+        server answers only the readings that start with the question; let those come first.
         """
 
     def covered(self, kept: Sequence[int], block_size: int, num_blocks: int) -> Scores:
