@@ -179,7 +179,7 @@ def test_a_board_of_another_suffix_is_refused(results, kri):
     done = kri("eval", "leaderboard", results, "--out", results.parent / "board.csv")
 
     assert done.code == 4
-    assert "board.csv: a board is a .json or a .md; name it so" in done.err
+    assert "board.csv: a board is a .html or a .json or a .md; name it so" in done.err
 
 
 def test_a_board_that_cannot_be_written_is_named(results, kri):
