@@ -15,10 +15,10 @@ SERVED := $(filter-out plugins/kvpress/,$(dir $(PLUGINS)))
 export OMP_WAIT_POLICY ?= passive
 
 .DEFAULT_GOAL := help
-.PHONY: help install model demo test test-vllm check docs bake-bench bench-serve
+.PHONY: help install model demo test test-vllm check docs bake-bench bench-serve eval-fast leaderboard
 
 help: ## List the targets.
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 install: $(INSTALLED) ## Put kri-core, every plugin and the tools into .venv/.
 
@@ -68,3 +68,16 @@ bake-bench: model ## Seconds and memory per scorer; KRI-D against one prefill pe
 
 bench-serve: model $(SERVING)/installed ## Routed against dense requests in a real vLLM (a quarter of an hour).
 	$(SERVING)/bin/python benchmarks/serve_bench.py
+
+# Four documents are no result: this shows that a run ends in a board that verifies.
+eval-fast: export OMP_NUM_THREADS ?= 1
+eval-fast: model ## Run needle8-fast on four documents and make its board.
+	rm -rf .eval-fast
+	$(BIN)/kri-core eval run --task needle8-fast --docs 4 --jobs 2 --model smollm2-135m \
+		--stack 'A1R2K5(kri-d-kv-sum)' --stack 'A1R2K5(kri-q)+xa25' --out .eval-fast
+	$(BIN)/kri-core eval leaderboard .eval-fast --out .eval-fast/board.md
+	$(BIN)/kri-core eval verify .eval-fast .eval-fast/board.md
+
+leaderboard: export OMP_NUM_THREADS ?= 1
+leaderboard: model ## Run the first board into results/ and write its pages (under an hour).
+	$(BIN)/python benchmarks/leaderboard.py
