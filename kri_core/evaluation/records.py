@@ -150,8 +150,8 @@ class Record:
         """Items that a killed run has not come to."""
         return self.header.num_items * len(self.header.seeds) - len(self.results)
 
-    def sample(self, score: str, seed: int | None = None) -> Sample:
-        """A score per item: of one seed, or the mean over the seeds, which are no new items."""
+    def sample(self, score: str) -> Sample:
+        """A score per item: the mean over the seeds, which are no new items."""
         found: dict[tuple[str, str], list[float]] = {}
         for result in self.results:
             if score not in result.scores:
@@ -159,8 +159,7 @@ class Record:
                     f"{self.name}: item {result.id!r} has no score {score!r}; it has "
                     f"{', '.join(sorted(result.scores))}"
                 )
-            if seed in (None, result.seed):
-                found.setdefault((result.id, result.group), []).append(result.scores[score])
+            found.setdefault((result.id, result.group), []).append(result.scores[score])
         means = ((*key, math.fsum(values) / len(values)) for key, values in found.items())
         return Sample.of(means)
 
