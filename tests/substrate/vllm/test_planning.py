@@ -200,9 +200,9 @@ def test_the_question_is_as_much_of_what_follows_as_the_request_says(shop):
         ),
         (
             {"question_tokens": 6},
-            "question_tokens is 6, and 5 tokens follow the cartridge; give how many of these are",
+            "question_tokens is 6, and 3 tokens follow the cartridge; give how many of these are",
         ),
-        ({"question_tokens": True}, "question_tokens is True, and 5 tokens follow"),
+        ({"question_tokens": True}, "question_tokens is True, and 3 tokens follow"),
     ],
 )
 def test_what_a_request_cannot_mean_is_said_in_a_line(planner, shop, params, line):
