@@ -2,7 +2,8 @@
 
 A question-blind row keeps the same blocks for every item of a document, so at best it knows what
 `oracle-doc` knows; it is held against that. A row that reads the question can honestly find what
-`oracle` is told, so it is held against `oracle` and in other words. Neither is a proof: a flag
+`oracle` is told, so it is held against `oracle` and in other words. With one item to a document
+the two look alike, and no row is taken for blind. Neither is a proof: a flag
 says what to look at. Keeping most of a document keeps the evidence too, so a row is flagged only
 if it also keeps more than the random selector of its pins.
 """
@@ -53,11 +54,12 @@ def leak_check(record: Record, null: Record, oracles: Sequence[Record]) -> LeakC
 
 
 def question_blind(record: Record) -> bool:
-    """Every item of a group has the same blocks under each seed."""
-    kept: dict[tuple[str, int], tuple[int, ...]] = {}
-    return all(
-        kept.setdefault((result.group, result.seed), result.kept) == result.kept
-        for result in record.results
+    """Every item of a group has the same blocks under each seed, and some group has two."""
+    kept: dict[tuple[str, int], list[tuple[int, ...]]] = {}
+    for result in record.results:
+        kept.setdefault((result.group, result.seed), []).append(result.kept)
+    return any(len(found) > 1 for found in kept.values()) and all(
+        len(set(found)) == 1 for found in kept.values()
     )
 
 

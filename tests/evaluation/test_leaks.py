@@ -5,8 +5,9 @@ from attrs import evolve
 
 from kri_core.evaluation.board import leaderboard
 from kri_core.evaluation.board_text import to_markdown
-from kri_core.evaluation.leaks import AWARE, BLIND
+from kri_core.evaluation.leaks import AWARE, BLIND, question_blind
 from kri_core.evaluation.recording import recording
+from kri_core.evaluation.records import Record
 from kri_core.evaluation.verifying import read_all
 
 
@@ -96,6 +97,16 @@ def test_a_question_aware_row_may_keep_more_than_oracle_doc(tmp_path, made):
     row, _ = row_of(made, tmp_path, half, its_own, doc_cover=lambda n, _: 0.25)
 
     assert row.leak.flag is None
+
+
+def test_where_a_document_has_one_item_no_row_is_taken_for_blind(made):
+    """As in niah-copy: the same blocks for every item of a document says nothing there."""
+    results = tuple(made.result(4 * document, 1) for document in range(5))
+    record = Record("r.jsonl", "2026-11-30", made.stack, results, "0" * 16)
+    again = evolve(record.results[0], id="d0/q1")
+
+    assert not question_blind(record)
+    assert question_blind(evolve(record, results=(*record.results, again)))
 
 
 @pytest.mark.parametrize("references", [(), ("oracle",)])
