@@ -104,7 +104,7 @@ def _row(name: str, reader: Reader, request: Request, manager: Any) -> dict[str,
     return {
         "stack": name,
         "plugins": plugin_versions(None if reader.router is None else reader.router.stack),
-        "routed": len(kept),
+        "routed": len(kept) - reader.dense,
         "dense": reader.dense,
         "kept_fraction": sum(kept) / len(kept) if kept else None,
         "results": results,

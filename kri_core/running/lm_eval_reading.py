@@ -45,7 +45,7 @@ class Reader:
     cache: Cache
     split_at: str
     dense: int = 0
-    kept_fractions: list[float] = Factory(list)  # of the requests that were routed
+    kept_fractions: list[float] = Factory(list)  # of all requests, 1.0 of a dense one
 
     def scores(self, context: str, continuations: Sequence[str]) -> list[tuple[float, bool]]:
         """Log-likelihood of each continuation, and whether greedy decoding would say it."""
@@ -77,14 +77,14 @@ class Reader:
 
     def _chosen(self, cut: Cut, requests: int) -> Chosen:
         if not cut.routed:
-            self.dense += requests
+            self._count_dense(requests)
             made = build_from_tokens(
                 self.model, cut.document, cart_id="dense", block_size=BLOCK_SIZE
             )
             return Chosen(made, ())
         cartridge = self.cache.cartridge(self.model, cut.document)
         if self.router is None:
-            self.dense += requests
+            self._count_dense(requests)
             return Chosen(cartridge, tuple(range(cartridge.layout.num_blocks)))
         probe = probe_on(self.model, cartridge, GENERIC.texts)
         question = cut.question()
@@ -94,6 +94,10 @@ class Reader:
         self.kept_fractions += [manifest.kept_fraction] * requests
         prefix, _ = run_repairs(self.model, cartridge, self.router, manifest, question)
         return Chosen(cartridge, manifest.kept, prefix)
+
+    def _count_dense(self, requests: int) -> None:
+        self.dense += requests
+        self.kept_fractions += [1.0] * requests
 
     def _prior(self, router: Router, probe: HfProbe) -> Prior | None:
         scorer = router.stack.scorer

@@ -172,7 +172,9 @@ def test_the_command_counts_what_was_routed_and_writes_it(lm_eval, tmp_path):
     full, routed = found["rows"]
     assert (full["stack"], full["routed"], full["dense"]) == ("full", 0, 6)
     assert (routed["stack"], routed["routed"], routed["dense"]) == (f"{ONE}(knorm)", 4, 2)
-    assert routed["kept_fraction"] == pytest.approx(1 / (len(STORY) // 16))
+    one_block = 1 / (len(STORY) // 16)
+    assert routed["kept_fraction"] == pytest.approx((4 * one_block + 2) / 6)  # dense is all of it
+    assert full["kept_fraction"] == 1
     assert "acc,none" in routed["results"]["results"]["tiny_choice"]
     assert (found["dtype"], found["split_at"]) == ("float32", SPLIT)
     assert found["fingerprint"]
