@@ -9,14 +9,21 @@ from attrs import frozen
 from kri_core.errors import ArtifactError
 from kri_core.evaluation.nulls import Recovery, SeedSpread, gap_recovery
 from kri_core.evaluation.records import Record
-from kri_core.evaluation.statistics import Estimate, Sample, estimate, p_value
+from kri_core.evaluation.statistics import (
+    LEVEL,
+    ROUNDING,
+    Estimate,
+    Sample,
+    estimate,
+    p_value,
+)
 
 MIN_SEEDS = 20  # of a random selector (EVAL 1)
 
 
 @frozen
 class Comparison:
-    """A row less the random selector of its pins and budget, item by item.
+    """A row less its random selector, item by item.
 
     The null's value of an item is the mean over its seeds. The two σ answer two questions:
     `sigma_documents` is the difference over its standard error over documents, and says whether it
@@ -31,6 +38,13 @@ class Comparison:
     sigma_documents: float | None  # None where nothing varies
     sigma_seeds: float | None
     recovery: Recovery
+
+    @property
+    def verdict(self) -> str:
+        """Whether the row is better than its null, worse, or flat, by Holm's p."""
+        if self.p_holm > 1 - LEVEL + ROUNDING:
+            return "flat"
+        return "better" if self.difference.mean > 0 else "worse"
 
 
 @frozen(eq=False)

@@ -13,6 +13,7 @@ from kri_core.evaluation.placement import check_placements
 from kri_core.evaluation.power import detectable_effect
 from kri_core.evaluation.published import Judged, Published, judged
 from kri_core.evaluation.records import Record, check_complete
+from kri_core.evaluation.refusals import check_one, check_rows_differ, only
 from kri_core.evaluation.rows import Beside, Row, compared
 from kri_core.identity import canonical_json
 
@@ -58,7 +59,7 @@ def leaderboard(records: Sequence[Record], published: Published | None = None) -
     """Every board of these records; an ArtifactError says what keeps them from being one."""
     if not records:
         raise ArtifactError("there is no record to make a board of; give files under results/")
-    _check_one(records, ONE_BOARD, "a leaderboard")
+    check_one(records, ONE_BOARD, "a leaderboard")
     tasks: dict[str, list[Record]] = {}
     for record in map(check_complete, records):
         header = record.header
@@ -79,14 +80,19 @@ def leaderboard(records: Sequence[Record], published: Published | None = None) -
 def _judged(published: Published, boards: Sequence[Board]) -> tuple[Judged, ...]:
     where = (published.task, published.budget)
     found = [one for one in boards if (one.task, one.budget) == where]
+    if len(found) > 1:
+        raise ArtifactError(
+            f"{len(found)} boards are of {published.task} with {published.budget} blocks, and the "
+            "published rows are held against one; give the records of one set of items"
+        )
     rows = [row for board in found for row in (*board.rows, *board.nulls)]
     score = found[0].ranked_by if found else ""
     return tuple(judged(claim, rows, score) for claim in published.claims)
 
 
 def _boards(records: Sequence[Record]) -> list[Board]:
-    _check_one(records, ONE_TASK, f"a board of {records[0].header.task}")
-    full, floor = _only(records, "full"), _only(records, "floor")
+    check_one(records, ONE_TASK, f"a board of {records[0].header.task}")
+    full, floor = only(records, "full"), only(records, "floor")
     budgets = {record.header.budget for record in records if record.header.role == "stack"}
     if not budgets:
         raise ArtifactError(f"no stack was run on {full.header.task}; a board needs one")
@@ -100,7 +106,7 @@ def _boards(records: Sequence[Record]) -> list[Board]:
 
 
 def _board(records: Sequence[Record], budget: int, full: Record, floor: Record) -> Board:
-    _check_rows_differ(records)
+    check_rows_differ(records)
     header = full.header
     ceiling_row, floor_row = Row.of(full), Row.of(floor)
     stacks, nulls, others, placements = (
@@ -162,39 +168,3 @@ def _on(record: Record, budget: int) -> bool:
 
 def _is(record: Record, role: str) -> bool:
     return record.header.role == role
-
-
-def _only(records: Sequence[Record], role: str) -> Record:
-    found = [record for record in records if _is(record, role)]
-    if len(found) == 1:
-        return found[0]
-    names = " and ".join(sorted(record.name for record in found)) or "there is none"
-    raise ArtifactError(
-        f"a board of {records[0].header.task} needs exactly one record of role {role}; got {names}"
-    )
-
-
-def _check_one(records: Sequence[Record], names: Sequence[str], what: str) -> None:
-    first = records[0]
-    for name in names:
-        for other in records[1:]:
-            mine, theirs = getattr(first.header, name), getattr(other.header, name)
-            if mine != theirs:
-                raise ArtifactError(
-                    f"{first.name} and {other.name} differ in {name} ({mine} and {theirs}); "
-                    f"{what} is of one: give the records of one"
-                )
-
-
-def _check_rows_differ(records: Sequence[Record]) -> None:
-    """Two records of one row would leave it to chance which is shown."""
-    seen: dict[object, Record] = {}
-    for record in records:
-        header = record.header
-        name = None if header.role == "random" else header.label  # of its pins there is one null
-        other = seen.setdefault((header.role, name, header.pins), record)
-        if other is not record:
-            raise ArtifactError(
-                f"{other.name} and {record.name} are both the row {header.label!r}; they differ "
-                f"in {other.header.difference(header) or 'nothing'}: give one"
-            )

@@ -34,7 +34,8 @@ Every number is recomputed from the lines under `results/` by `kri-core eval ver
 * **±** is the standard error over documents; **[…]** a 95 % interval, bootstrapped over documents
   ({DRAWS} draws), since questions of one document share its luck.
 * **− random** is the paired difference, item by item, to random blocks with the same pins and
-  budget, each item's null being its mean over the seeds. **Holm p** is of its paired t test over
+  budget, without pins where these fill the budget (recency, hybrid); each item's null is its mean
+  over the seeds. **Holm p** is of its paired t test over
   documents, two-sided, adjusted for all rows of the table.
 * **σ documents** is that difference over its standard error over documents: whether it would hold
   on other documents. **σ seeds** is the same difference over the null's spread over seeds: only

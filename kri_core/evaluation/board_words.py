@@ -10,7 +10,7 @@ from kri_core.evaluation.nulls import Recovery
 from kri_core.evaluation.power import POWER
 from kri_core.evaluation.published import Published
 from kri_core.evaluation.rows import Row
-from kri_core.evaluation.statistics import LEVEL, ROUNDING, Estimate
+from kri_core.evaluation.statistics import Estimate
 
 COLUMNS = ("− random", "Holm p", "σ documents", "σ seeds", "gap recovered")  # noqa: RUF001
 NONE = "–"  # noqa: RUF001
@@ -36,11 +36,10 @@ def measured_against(board: Board) -> str:
 def summary(board: Board) -> str:
     """How many rows beat random, and which cannot be told from the best."""
     found = [row.against_random for row in board.rows if row.against_random]
-    sure = [one.difference.mean for one in found if one.p_holm <= 1 - LEVEL + ROUNDING]
-    above, below = sum(gain > 0 for gain in sure), sum(gain < 0 for gain in sure)
+    said = [one.verdict for one in found]
     text = (
-        f"Of {len(found)} rows {above} are better than random blocks with the same pins, {below} "
-        "worse, the others not told apart from them (Holm, 5 %)."
+        f"Of {len(found)} rows {said.count('better')} are better than their random blocks, "
+        f"{said.count('worse')} worse, the others not told apart from them (Holm, 5 %)."
     )
     best = [row.label for row in board.rows if row.tier == 1]
     return text + (f" In the best tier: {'; '.join(best)}." if best else "")
@@ -149,7 +148,7 @@ def published_words(published: Published) -> str:
     return (
         f"{published.source} Theirs are measured on {published.measured_on}, ours on "
         f"{published.task} with {published.budget} blocks: the figures cannot be compared, only "
-        "their order and signs. Their random blocks have no pins; ours have the row's own."
+        "their order and signs. Their random blocks have no pins; ours are the selector named."
     )
 
 

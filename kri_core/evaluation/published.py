@@ -1,7 +1,7 @@
 """Figures that others published, each beside our row of the same stack.
 
 Theirs are of another task, so only order and signs can be held against ours. What is said of each
-is computed from our interval, never written in the file.
+is computed from our p, adjusted as on the board, never written in the file.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Judged:
 
     claim: Claim
     ours: Estimate | None  # None: not run
-    difference: Estimate | None  # to random blocks with the same pins; None: it is such
+    difference: Estimate | None  # to its random blocks; None: it is such
     verdict: str
 
 
@@ -80,21 +80,17 @@ def read_published(path: Path) -> Published:
 
 
 def judged(claim: Claim, rows: Sequence[Row], score: str) -> Judged:
-    """One published row beside ours, in words that follow from our interval."""
+    """One published row beside ours, in words that follow from our adjusted p."""
     row = next((row for row in rows if row.label == claim.label), None)
     if row is None:
         return Judged(claim, None, None, "not run")
     ours = row.scores[score]
     if row.against_random is None:
         return Judged(claim, ours, None, "random blocks themselves")
-    difference = row.against_random.difference
-    found = "better" if difference.low > 0 else "worse" if difference.high < 0 else "flat"
-    said = {
-        "better": "better than random blocks with the same pins",
-        "worse": "worse than random blocks with the same pins",
-        "flat": "not told apart from random blocks with the same pins",
-    }[found]
-    return Judged(claim, ours, difference, f"{said}: {_agreement(claim.claim, found)}")
+    against = row.against_random
+    words = {"better": "better than", "worse": "worse than", "flat": "not told apart from"}
+    said = f"{words[against.verdict]} {against.null}: {_agreement(claim.claim, against.verdict)}"
+    return Judged(claim, ours, against.difference, said)
 
 
 def _agreement(claim: str, found: str) -> str:

@@ -268,8 +268,8 @@ def test_a_board_opens_with_what_it_found(results, made):
     page = to_markdown(leaderboard(read_all([results])))
 
     assert (
-        "Of 2 rows 1 are better than random blocks with the same pins, 0 worse, the others not "
-        "told apart from them (Holm, 5 %). In the best tier: A1R2K1(kri-d), generic probes."
+        "Of 2 rows 1 are better than their random blocks, 0 worse, the others not told apart "
+        "from them (Holm, 5 %). In the best tier: A1R2K1(kri-d), generic probes."
     ) in page
 
 

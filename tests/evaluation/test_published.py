@@ -1,4 +1,4 @@
-"""Published rows beside ours: the verdict follows from our interval, whatever was claimed."""
+"""Published rows beside ours: the verdict follows from our adjusted p, whatever was claimed."""
 
 import json
 from pathlib import Path
@@ -35,23 +35,60 @@ def verdict(results, **changed):
 )
 def test_a_row_above_random_is_called_better_whatever_was_claimed(results, claim, said):
     """.525 above random, with every document's difference above 0."""
-    assert verdict(results, claim=claim) == f"better than random blocks with the same pins: {said}"
+    assert verdict(results, claim=claim) == f"better than A1R2K1(random): {said}"
 
 
 def test_a_row_that_is_random_s_own_is_not_told_apart(results, made):
     made.write(results, evolve(made.stack, stack="A1R2K1(weak)"), lambda n, _: n in (1, 6, 8, 14))
 
     assert verdict(results, stack="A1R2K1(weak)") == (
-        "not told apart from random blocks with the same pins: published as better"
+        "not told apart from A1R2K1(random): published as better"
     )
 
 
 def test_a_row_below_random_is_called_worse(results, made):
-    made.write(results, evolve(made.stack, stack="A1R2K1(none)"), lambda n, _: False)
+    """By .75, whose documents are as in the board's stack: t = -.75 √5 / .25 = -6.7."""
+    for header, right in (
+        (evolve(made.stack, stack="A0R0K4(none)"), lambda n, _: False),
+        (evolve(made.random, stack="A0R0K4(random)"), made.right),
+    ):
+        made.write(results, evolve(header, anchor=0, recent=0), right)
 
-    assert verdict(results, stack="A1R2K1(none)", claim="worse") == (
-        "worse than random blocks with the same pins: as published"
+    assert verdict(results, stack="A0R0K4(none)", claim="worse") == (
+        "worse than A0R0K4(random): as published"
     )
+
+
+@pytest.mark.parametrize(("others", "said"), [(4, "better than"), (5, "not told apart from")])
+def test_the_verdict_is_by_holm_over_the_board(results, made, others, said):
+    """With 4 degrees t = .525 √5 / .25 = 4.70 is p = .0093: five times it .047, six times .056."""
+    for number in range(others):
+        made.write(results, evolve(made.stack, stack=f"A1R2K1(x{number})"), made.right)
+
+    assert verdict(results).startswith(f"{said} A1R2K1(random): ")
+
+
+def test_a_row_whose_pins_fill_the_budget_is_held_against_what_has_none(results, made):
+    recency = evolve(made.stack, stack="recency[budget=4]", anchor=0, recent=4)
+    made.write(results, recency, made.right)
+    unpinned = evolve(made.random, stack="A0R0K4(random)", anchor=0, recent=0)
+    made.write(results, unpinned, lambda n, _: n == 0)
+
+    assert verdict(results, stack="recency[budget=4]") == (
+        "better than A0R0K4(random): as published"
+    )
+
+
+def test_published_rows_of_two_boards_are_refused(results, made):
+    """The same task and budget on other documents."""
+    for header in (made.stack, made.random, made.full, made.floor):
+        made.write(results, evolve(header, items_digest="9" * 64), made.right)
+
+    with pytest.raises(
+        ArtifactError,
+        match="2 boards are of needle8 with 4 blocks, and the published rows are held against one",
+    ):
+        leaderboard(read_all([results]), TABLE)
 
 
 def test_a_row_that_was_not_run_is_said(results):
