@@ -37,7 +37,7 @@ class Board:
     rows: tuple[Row, ...]  # the stacks
     nulls: tuple[Row, ...]  # random selectors
     references: tuple[Row, ...]
-    detectable: float | None  # by the stack whose difference varies most; None: nothing varies
+    detectable: float | None  # at α = .05 for one stack, the one that varies most; None: none does
     not_ranked: str | None  # why there are no tiers
 
 

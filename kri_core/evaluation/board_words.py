@@ -29,7 +29,8 @@ def measured_against(board: Board) -> str:
         return text + "No row differs from random on any document."
     return text + (
         f"A difference to random of {100 * board.detectable:.1f} points is found with "
-        f"{POWER:.0%} power, for the row whose difference varies most."
+        f"{POWER:.0%} power for one comparison, unadjusted, by the row whose difference varies "
+        "most; Holm's p asks for more."
     )
 
 

@@ -242,7 +242,7 @@ def test_the_page_says_what_the_numbers_are_measured_against(results):
 
     assert "Chance 0.125; floor (no document) 0.100 ± " in page
     assert "ceiling (full attention) 0.850 ± " in page
-    assert "points is found with 80% power" in page
+    assert "points is found with 80% power for one comparison, unadjusted, by the row" in page
     assert "A1R2K1(random): mean 0.225, spread 0.026 over 20 seeds, from 0.200 to 0.250" in page
     assert "They are not the same σ." in page  # noqa: RUF001
 
