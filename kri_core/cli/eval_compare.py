@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from attrs import fields, frozen
 
 from kri_core.cli.output import print_fields
+from kri_core.errors import ArtifactError
 from kri_core.evaluation.board_words import p_text
 from kri_core.evaluation.power import POWER, detectable_effect
 from kri_core.evaluation.reading import read_record
@@ -40,6 +41,11 @@ class Compared:
 def comparison(first: Path, second: Path, score: str | None) -> Compared:
     """Compare by a score; both must be whole and of the same items."""
     one, other = (check_complete(read_record(path)) for path in (first, second))
+    if one.header.items_digest != other.header.items_digest:
+        raise ArtifactError(
+            f"{one.name} and {other.name} are of other documents or questions; give two records of "
+            "the same task with the same parameters"
+        )
     score = score or one.header.ranked_by
     mine, theirs = one.sample(score), other.sample(score)
     difference = mine.minus(theirs)

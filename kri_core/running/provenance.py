@@ -1,4 +1,4 @@
-"""What a header says of the software: versions, and the commit where there is one."""
+"""What a header says of the software: versions, and digests of the code that was run."""
 
 from __future__ import annotations
 
@@ -18,25 +18,26 @@ DIGITS = 8  # of a digest of code
 
 
 def code_version() -> str:
-    """kri-core's version; in a checkout also its package's commit, and whether it is changed."""
+    """kri-core's version, what its code is, and in a checkout its package's last commit."""
     package = Path(kri_core.__file__).parent
-    commit = _git(package, "log", "-1", "--format=%h", "--abbrev=12", "--", ".")
-    if not commit or not (package.parent / ".git").exists():
-        return kri_core.__version__
-    status = _git(package, "status", "--porcelain", "--", ".")
-    if not status:
-        return f"{kri_core.__version__} {commit}"
-    changes = digest(status, _git(package, "diff", "HEAD", "--", "."))[:DIGITS]
-    return f"{kri_core.__version__} {commit}, changed {changes}"
+    checkout = (package.parent / ".git").exists()
+    commit = _git(package, "log", "-1", "--format=%h", "--abbrev=12", "--", ".") if checkout else ""
+    return " ".join(part for part in (kri_core.__version__, core_digest(), commit) if part)
 
 
-def plugin_versions(stack: Stack | None) -> tuple[str, ...]:
-    """Distribution and version of each plugin; of a reference row kri-core itself."""
-    if stack is None:
-        return (f"{CORE} {kri_core.__version__}",)
-    members = (stack.split, stack.scorer, stack.selector, *stack.repairs)
-    rows = [member.plugin.row for member in members if member is not None]
-    return tuple(sorted({named_version(row) for row in rows}))
+def core_digest() -> str:
+    """What kri-core's own code is."""
+    return _source_digest(kri_core.__name__)
+
+
+def plugin_versions(stack: Stack | None, *others: PluginRow) -> tuple[str, ...]:
+    """Distribution and version of each plugin of a stack, and of others that had a part."""
+    rows = [*others]
+    if stack is not None:
+        members = (stack.split, stack.scorer, stack.selector, *stack.repairs)
+        rows += [member.plugin.row for member in members if member is not None]
+    named = {named_version(row) for row in rows}
+    return tuple(sorted(named)) or (f"{CORE} {kri_core.__version__}",)
 
 
 def named_version(row: PluginRow) -> str:

@@ -16,7 +16,7 @@ from kri_core.evaluation.tasks.references import position_matched
 from kri_core.registry import Registry
 from kri_core.running.crossing import Failure, Job, Prepared
 from kri_core.running.documents import keep_documents
-from kri_core.running.headers import Facts, header_of
+from kri_core.running.headers import Facts, has_priors, header_of
 from kri_core.running.planning import (
     PlannedRow,
     asks_probe_to_select,
@@ -76,6 +76,7 @@ def run(job: Job, request: Request, model: str, report: Report) -> Finished:
             rows = served_rows(rows)
         facts = Facts.of(job, said, model, prepared, registry)
         by_name = {str(stack.config): stack for stack in stacks}
+        rows = [row for row in rows if has_priors(row, by_name.get(row.name), prepared)]
         headers = [header_of(row, by_name.get(row.name), facts) for row in rows]
         with ExitStack() as files:
             recorders = [

@@ -206,6 +206,17 @@ def test_compare_says_how_sure_a_difference_is(results, kri, made):
     assert "they differ in  role, stack, anchor, recent, budget, probe_set, priors" in done.out
 
 
+def test_compare_refuses_records_of_other_items(results, kri, made, tmp_path):
+    """Items of other documents may be called the same."""
+    header = evolve(made.full, items_digest="f" * 64)
+    other = made.write(tmp_path / "other", header, made.right, kept=tuple(range(20)))
+
+    done = kri("eval", "compare", record_of(results, "full"), other)
+
+    assert done.code == 4
+    assert "are of other documents or questions; give two records of the same task" in done.err
+
+
 def test_compare_gives_json_and_another_score(results, kri):
     stack, full = record_of(results, "A1R2K1(kri-d)"), record_of(results, "full")
     held = kri("eval", "compare", stack, full, "--score", "em", "--json").json

@@ -167,9 +167,8 @@ def test_a_stack_that_fails_on_one_document_is_named_with_it(evaluate, records, 
     assert "baking moody failed on document 001: scorer 'moody' of of-moody 1.0" in done.err
     assert "everything else is recorded" in done.err
     found = records()
-    assert {row: len(lines.items) for row, lines in found.items()} == {
-        row: 2 if "moody" in row[0] else 4 for row in found
-    }
+    assert not [row for row in found if "moody" in row[0]]  # it could never be gone on with
+    assert {len(lines.items) for lines in found.values()} == {4}
 
 
 def test_budgets_keep_a_stack_s_pins(evaluate, records):

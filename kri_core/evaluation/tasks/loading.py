@@ -19,12 +19,17 @@ from kri_core.registry import PluginRow, Registry
 
 def load_task(name: str, params: Mapping[str, str], registry: Registry | None = None) -> Task:
     """The task of this name, or `package:name`, with its parameters given as text."""
-    package, _, bare = name.rpartition(":")
-    row = (registry or Registry.discover()).find(TASK, PluginRef(bare, dist=package or None))
+    row = task_row(name, registry or Registry.discover())
     task = make_params(task_class(row), params, row.name)
     if not isinstance(task, Task):
         raise PluginError(f"{row.label} made {type(task).__name__}; its class must make itself")
     return task
+
+
+def task_row(name: str, registry: Registry) -> PluginRow:
+    """The installed plugin of a task's name."""
+    package, _, bare = name.rpartition(":")
+    return registry.find(TASK, PluginRef(bare, dist=package or None))
 
 
 def task_class(row: PluginRow) -> type[Task]:
