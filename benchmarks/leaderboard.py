@@ -45,7 +45,7 @@ FORMS = (  # of a scorer, beside its defaults
 ASKING = ("kri-q", "quest", "kri-t-q")  # read the question, so each of them has its own repair:
 REPAIRED = {f"A1R2K13({scorer})" for scorer in ASKING}  # all would take the board over its hour
 POLICIES = ("recency[budget=16]+xa25", "hybrid[anchor=4,recent=12]+xa25")  # else run unasked
-OTHER_READINGS = (  # of what the first figures of this task may have been of
+OTHER_READINGS = (  # queries of the whole document, KL after every probe token
     "A1R2K13(kri-q[source=full])",
     "A1R2K13(kri-q[source=full,pool_tokens=mean])",
     "A1R2K13(quest[source=full])",
