@@ -17,6 +17,15 @@ from kri_core.errors import ArtifactError, EngineError, one_line
 
 SECONDS = 600  # for an answer; a repair makes all others wait
 KEY = "OPENAI_API_KEY"  # of a server that was started with one
+GREEDY = {  # all that a model's generation_config could set, such as Qwen2.5's penalty
+    "temperature": 0,
+    "top_p": 1.0,
+    "top_k": 0,
+    "min_p": 0.0,
+    "repetition_penalty": 1.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+}
 SHOWN = 300  # characters of an answer that is none
 
 
@@ -87,7 +96,7 @@ class Server:
             {
                 "prompt": list(prompt),
                 "max_tokens": tokens,
-                "temperature": 0,
+                **GREEDY,
                 "ignore_eos": True,
                 "logprobs": len(wanted),
                 "logprob_token_ids": list(wanted),

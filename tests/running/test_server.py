@@ -90,6 +90,17 @@ def test_a_step_is_one_greedy_token_and_the_wanted_log_probabilities(playing, mo
     assert request.headers["authorization"] == "Bearer sesame"
 
 
+def test_a_step_leaves_no_default_of_sampling_to_the_served_model(playing):
+    server, asked = playing(completion())
+
+    server.step((1, 2), (9,), {}, 1)
+
+    body = json.loads(asked[0].body)
+    assert (body["top_p"], body["top_k"], body["min_p"]) == (1, 0, 0)  # vLLM's 0: all tokens
+    assert body["repetition_penalty"] == 1
+    assert (body["presence_penalty"], body["frequency_penalty"]) == (0, 0)
+
+
 def test_refreshed_tokens_are_the_report_s_and_none_with_an_overlay(playing):
     repaired, _ = playing(completion(repair={"tokens": 12}))
     laid_over, _ = playing(completion(overlay="sha"))
