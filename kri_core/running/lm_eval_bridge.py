@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from importlib.util import find_spec
 from pathlib import Path
+from traceback import walk_tb
 from typing import Any
 
 from attrs import frozen
@@ -55,7 +56,7 @@ def evaluate(
     import lm_eval
     from lm_eval.utils import handle_non_serializable
 
-    with redirect_stdout(sys.stderr), _blamed(request):
+    with redirect_stdout(sys.stderr):
         manager = _manager(request)
         rows = [
             _row(name, Reader(model, router, Cache(cache), request.split_at), request, manager)
@@ -78,7 +79,8 @@ def _manager(request: Request) -> Any:  # noqa: ANN401 - lm-eval is not here whe
     from lm_eval.tasks import TaskManager
 
     include = None if request.include_path is None else str(request.include_path)
-    manager = TaskManager(include_path=include)
+    with _blamed(request):
+        manager = TaskManager(include_path=include)
     for name in request.tasks:
         if name not in manager.all_tasks:
             raise ConfigError(
@@ -93,13 +95,14 @@ def _row(name: str, reader: Reader, request: Request, manager: Any) -> dict[str,
 
     from kri_core.running.lm_eval_model import RoutedLM
 
-    results = simple_evaluate(
-        RoutedLM(reader),
-        tasks=list(request.tasks),
-        limit=request.limit,
-        task_manager=manager,
-        log_samples=False,
-    )
+    with _blamed(request):
+        results = simple_evaluate(
+            RoutedLM(reader),
+            tasks=list(request.tasks),
+            limit=request.limit,
+            task_manager=manager,
+            log_samples=False,
+        )
     kept = reader.kept_fractions
     return {
         "stack": name,
@@ -119,7 +122,15 @@ def _blamed(request: Request) -> Iterator[None]:
     except KriError:
         raise
     except Exception as error:
+        if _passed_through_us(error):
+            raise
         raise EngineError(
             f"lm-eval failed on {', '.join(request.tasks)}: {one_line(error)[:300]}; check the "
             "tasks and their data with lm-eval itself"
         ) from error
+
+
+def _passed_through_us(error: Exception) -> bool:
+    """Whether it came from our model, which lm-eval calls: then it is no fault of lm-eval's."""
+    names = (frame.f_globals["__name__"] for frame, _ in walk_tb(error.__traceback__))
+    return "kri_core.running.lm_eval_model" in names

@@ -213,6 +213,20 @@ def test_data_that_are_not_there_are_said_in_one_line(lm_eval, shop, monkeypatch
     assert "lm-eval failed on tiny_lost: " in done.err.splitlines()[-1]
 
 
+def test_a_fault_of_ours_is_not_called_lm_evals(lm_eval, monkeypatch):
+    from kri_core.running.lm_eval_reading import Reader
+
+    def fault(*_):
+        raise ZeroDivisionError("ours")
+
+    monkeypatch.setattr(Reader, "scores", fault)
+
+    done = lm_eval("--stack", "recency[budget=2]", "--limit", 1)
+
+    assert done.code == 1
+    assert "ZeroDivisionError: ours: a fault of kri-core" in done.err.splitlines()[-1]
+
+
 def test_a_context_without_words_is_refused(reader):
     with pytest.raises(Exception, match=r"context '' has no words to route; give tasks"):
         reader().scores("", [" fox"])
