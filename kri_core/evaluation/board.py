@@ -9,6 +9,7 @@ from attrs import frozen
 
 from kri_core.errors import ArtifactError
 from kri_core.evaluation.against_random import Null
+from kri_core.evaluation.equal_bytes import shown_once
 from kri_core.evaluation.placement import check_placements
 from kri_core.evaluation.power import detectable_effect
 from kri_core.evaluation.published import Judged, Published, judged
@@ -131,7 +132,7 @@ def _board(records: Sequence[Record], budget: int, full: Record, floor: Record) 
         full=ceiling_row,
         rows=rows,
         nulls=_by_label(nulls),
-        references=_by_label(others),
+        references=_by_label(shown_once(others)),
         detectable=_detectable(rows),
         not_ranked=not_ranked,
     )

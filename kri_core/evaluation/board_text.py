@@ -8,12 +8,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from attrs import asdict
 
 from kri_core.evaluation.board import Board, Leaderboard
+from kri_core.evaluation.board_parts import (
+    EQUAL_BYTES,
+    PLACEMENT,
+    equal_bytes_table,
+    placement_table,
+)
 from kri_core.evaluation.board_words import (
     flagged,
     main_table,
     measured_against,
     null_text,
-    placement_table,
     published_table,
     published_words,
     score_table,
@@ -23,10 +28,6 @@ from kri_core.evaluation.statistics import DRAWS
 
 SCHEMA_VERSION = 1
 DIGITS = 6  # after the point, in JSON
-PLACEMENT = (
-    "Placement is the row with the blocks that it kept of the next document, less random blocks "
-    "without pins; content is the row less that."
-)
 
 HOW_TO_READ = f"""\
 Every number is recomputed from the lines under `results/` by `kri-core eval verify`.
@@ -81,6 +82,9 @@ def _board(board: Board) -> Iterator[str]:
     if len(placements := placement_table(board)) > 1:
         yield PLACEMENT
         yield _table(placements)
+    if len(beside := equal_bytes_table(board)) > 1:
+        yield EQUAL_BYTES
+        yield _table(beside)
     if len((scores := score_table(board))[0]) > 1:
         yield "The other scores, ± over documents:"
         yield _table(scores)

@@ -92,18 +92,6 @@ def score_table(board: Board) -> list[tuple[str, ...]]:
     ]
 
 
-def placement_table(board: Board) -> list[tuple[str, ...]]:
-    """A header and a line per row that was also run with the next document's blocks."""
-    return [
-        ("row", "placement", "content"),
-        *(
-            (row.label, signed(row.placement.placement), signed(row.placement.content))
-            for row in board.rows
-            if row.placement
-        ),
-    ]
-
-
 def _cells(row: Row, score: str) -> tuple[str, ...]:
     tier = NONE if row.tier is None else f"{row.tier}{' =' if row.tied else ''}"
     flag = " ⚑" if row.leak and row.leak.flag else ""

@@ -7,13 +7,18 @@ from html import escape
 from itertools import groupby
 
 from kri_core.evaluation.board import Board, Leaderboard
-from kri_core.evaluation.board_text import HOW_TO_READ, PLACEMENT
+from kri_core.evaluation.board_parts import (
+    EQUAL_BYTES,
+    PLACEMENT,
+    equal_bytes_table,
+    placement_table,
+)
+from kri_core.evaluation.board_text import HOW_TO_READ
 from kri_core.evaluation.board_words import (
     flagged,
     main_table,
     measured_against,
     null_text,
-    placement_table,
     published_table,
     published_words,
     score_table,
@@ -79,6 +84,9 @@ def _board(board: Board) -> Iterator[str]:
     if placed := [row for row in board.rows if row.placement]:
         yield _figure(_placement_plot(placed), f"{PLACEMENT} Squares: placement; circles: content.")
         yield _table(placement_table(board), f"{name}: placement and content", 0)
+    if len(beside := equal_bytes_table(board)) > 1:
+        yield _paragraph(EQUAL_BYTES)
+        yield _table(beside, f"{name}: equal bytes", 0)
     if len((scores := score_table(board))[0]) > 1:
         yield "<details><summary>The other scores, ± over documents</summary>"
         yield f"{_table(scores, f'{name}: other scores', 0)}</details>"

@@ -10,6 +10,7 @@ from itertools import pairwise
 
 from kri_core.evaluation.board import Board
 from kri_core.evaluation.board_words import interval, mean
+from kri_core.evaluation.equal_bytes import bytes_share
 from kri_core.evaluation.plots import (
     SHAPES,
     WIDTH,
@@ -53,7 +54,7 @@ def kept_plot(boards: Sequence[Board]) -> str:
     rows = [row for board in boards for row in _all(board)]
     found = [row.scores[score] for row in rows]
     low, high = min(0.0, *(one.low for one in found)), max(1.0, *(one.high for one in found))
-    least = min(row.kept_fraction for row in rows if row.kept_fraction)
+    least = min(_share(row) for row in rows if _share(row))
     across = scale(math.log2(least) - 0.7, 0.2, LEFT, RIGHT)
     up = scale(low, high, BOTTOM, TOP)
     parts = (
@@ -62,6 +63,11 @@ def kept_plot(boards: Sequence[Board]) -> str:
         *_series(boards, across, up),
     )
     return svg(WIDTH, HEIGHT, f"{score} against the kept fraction, per stack", parts)
+
+
+def _share(row: Row) -> float:
+    """Of the blocks, or of the bytes where all blocks are quantised: what a row holds."""
+    return bytes_share(row.label) or row.kept_fraction
 
 
 def _all(board: Board) -> tuple[Row, ...]:
@@ -82,7 +88,8 @@ def _axes(
         if LEFT < x < RIGHT:
             yield rule(x, TOP, x, BOTTOM, "grid")
             yield text(x, BOTTOM + 16, f"{100 * 2.0**power:g} %", "middle")
-    yield text((LEFT + RIGHT) / 2, HEIGHT - 8, "blocks kept (log scale)", "middle")
+    said = "blocks kept, or bytes where quantised (log scale)"
+    yield text((LEFT + RIGHT) / 2, HEIGHT - 8, said, "middle")
 
 
 def _levels(board: Board, up: Callable[[float], float]) -> Iterator[str]:
@@ -104,21 +111,32 @@ def _series(
 ) -> Iterator[str]:
     colours, score = coloured(boards), boards[0].ranked_by
     by_family: dict[str, list[Place]] = {}
-    for board in boards:
-        for place in _places(board, across):
-            by_family.setdefault(family(place[0].label), []).append(place)
+    for place in _placed(boards, across):
+        by_family.setdefault(family(place[0].label), []).append(place)
     order = sorted(by_family, key=lambda name: (name in colours, name))  # coloured ones on top
     for name in order:
         kind, mark = _look(name, by_family[name][0][0], colours)
         for (one, x1, y1), (other, x2, y2) in pairwise(by_family[name]):
-            if one.kept_fraction != other.kept_fraction:
+            if _share(one) != _share(other):
                 line = rule(x1, up(y1), x2, up(y2), "joined")
                 yield group(kind, one.label, name, [line])
         for row, x, y in by_family[name]:
             found = row.scores[score]
             parts = (rule(x, up(found.low), x, up(found.high), "whisker"), shape(x, up(y), mark))
-            said = f"{row.label}: {mean(found)} {interval(found)}, {row.kept_fraction:.1%} kept"
+            what = "of the bytes" if bytes_share(row.label) else "kept"
+            said = f"{row.label}: {mean(found)} {interval(found)}, {_share(row):.1%} {what}"
             yield group(kind, row.label, said, parts)
+
+
+def _placed(boards: Sequence[Board], across: Callable[[float], float]) -> Iterator[Place]:
+    """All boards' rows; a quantised one, which several boards have, once."""
+    seen: set[str] = set()
+    for board in boards:
+        for place in _places(board, across):
+            label = place[0].label
+            if label not in seen or not bytes_share(label):
+                yield place
+            seen.add(label)
 
 
 def _places(board: Board, across: Callable[[float], float]) -> Iterator[Place]:
@@ -127,8 +145,8 @@ def _places(board: Board, across: Callable[[float], float]) -> Iterator[Place]:
     rows = sorted(_all(board), key=lambda row: (row.scores[score].mean, row.label))
     step = min(7.0, SPREAD / len(rows))
     for n, row in enumerate(rows):
-        if row.kept_fraction:
-            x = across(math.log2(row.kept_fraction)) + step * (n - (len(rows) - 1) / 2)
+        if _share(row):
+            x = across(math.log2(_share(row))) + step * (n - (len(rows) - 1) / 2)
             yield row, min(x, RIGHT), row.scores[score].mean
 
 

@@ -15,6 +15,7 @@ from kri_core.evaluation.against_random import (
     against_random,
     seed_spread,
 )
+from kri_core.evaluation.equal_bytes import EqualBytes, equal_bytes_of
 from kri_core.evaluation.leaks import LeakCheck, leak_check
 from kri_core.evaluation.nulls import SeedSpread
 from kri_core.evaluation.placement import Placement, placement_of
@@ -43,6 +44,7 @@ class Row:
     tied: bool  # another row has exactly the same mean
     against_random: Comparison | None
     placement: Placement | None  # None: no placement row was run
+    equal_bytes: EqualBytes | None  # None: no quantised document of its budget was run
     leak: LeakCheck | None
     code: str
     record: str
@@ -69,6 +71,7 @@ class Row:
             tied=False,
             against_random=None,
             placement=None,
+            equal_bytes=None,
             leak=None,
             code=header.code,
             record=record.name,
@@ -123,6 +126,7 @@ def _row(record: Record, beside: Beside) -> Row:
         Row.of(record),
         against_random=against_random(record, null, beside.full),
         placement=placement_of(record, beside.placements, unpinned.sample if unpinned else None),
+        equal_bytes=equal_bytes_of(record, beside.references),
         leak=leak_check(record, null.record, beside.references),
     )
 

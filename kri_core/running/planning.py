@@ -10,6 +10,7 @@ from kri_core.answers import check_split
 from kri_core.cartridge import Layout
 from kri_core.config import PluginRef, RoutingConfig
 from kri_core.errors import ConfigError
+from kri_core.evaluation.equal_bytes import quantised_name
 from kri_core.evaluation.rows import Pins, null_pins
 from kri_core.grammar import parse
 from kri_core.registry import Registry
@@ -130,8 +131,7 @@ def _quantised(budgets: Sequence[int], layout: Layout) -> Iterator[PlannedRow]:
     pairs = [(bits, None) for bits in ALWAYS_BITS]
     for bits, budget in [*pairs, *((bits_within(layout, budget), budget) for budget in budgets)]:
         share = quantised_bytes(layout, bits) / kept_bytes(layout, layout.num_blocks)
-        name = f"quantised[bits={bits},bytes={share:.3f}]"
-        yield PlannedRow("quantised", name, (0, 0, budget), bits=bits)
+        yield PlannedRow("quantised", quantised_name(bits, share), (0, 0, budget), bits=bits)
 
 
 def asks_probe_to_select(stack: Stack) -> bool:
