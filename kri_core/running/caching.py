@@ -16,10 +16,10 @@ from kri_core.bake import bake
 from kri_core.errors import ArtifactError, KriError
 from kri_core.identity import digest, prefix_hash
 from kri_core.prior import Prior
-from kri_core.running.provenance import core_digest, named_version
 from kri_core.stack import Member
 from kri_core.substrate.hf import HfModel, HfProbe, build_from_tokens
 from kri_core.types import Cartridge
+from kri_core.versions import core_version, named_version
 
 logger = logging.getLogger(__name__)
 
@@ -106,7 +106,7 @@ class Cache:
             [text.token_ids for text in probe.texts],
             dtype_name(probe.cartridge.kv),
             calibration,
-            [core_digest(), torch.__version__, probe.model.device.type],  # what it is computed by
+            [core_version(), torch.__version__, probe.model.device.type],  # what it is computed by
         )
         return self.folder / "priors" / f"{name}.safetensors"
 

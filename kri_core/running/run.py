@@ -68,7 +68,7 @@ def run(job: Job, request: Request, model: str, report: Report) -> Finished:
         prepared = _prepared(hands, said.documents, report)
         keep_documents(job.cache, prepared)
         if job.server is not None:
-            said = served(job, job.server, said, prepared)
+            said = served(job, job.server, said, prepared, stacks)
         rows = _planned(stacks, request.num_seeds, prepared, registry)
         if request.placement:
             rows += placement_rows(rows)

@@ -33,7 +33,8 @@ SHOWN = 300  # characters of an answer that is none
 class About:
     """What a server says of itself."""
 
-    kri_core: str
+    kri_core: str  # version and digest of its code
+    plugins: tuple[str, ...]  # installed there; the same of each
     vllm: str
     fingerprint: str
     dtype: str

@@ -10,7 +10,10 @@ from attrs import evolve
 from kri_core.errors import ConfigError, EngineError
 from kri_core.running.crossing import Job, Prepared, Reported
 from kri_core.running.planning import PlannedRow
+from kri_core.running.provenance import plugin_versions
 from kri_core.running.server import About, Server
+from kri_core.stack import Stack
+from kri_core.versions import core_version
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +31,9 @@ def served_rows(rows: Sequence[PlannedRow]) -> list[PlannedRow]:
     return [row for row in rows if row.kind in KINDS]
 
 
-def served(job: Job, url: str, said: Reported, prepared: Sequence[Prepared]) -> Reported:
+def served(
+    job: Job, url: str, said: Reported, prepared: Sequence[Prepared], stacks: Sequence[Stack]
+) -> Reported:
     """What a header says of the server, which must be ready for this run."""
     start = (
         f"kri-core serve {job.model} --cartridge {job.cache / 'cartridges'} "
@@ -38,6 +43,7 @@ def served(job: Job, url: str, said: Reported, prepared: Sequence[Prepared]) -> 
         about = Server(url).about()
     except EngineError as error:
         raise EngineError(f"{error}; this run's is {start}") from error
+    _check_code(url, about, stacks)
     if about.fingerprint != said.fingerprint:
         raise ConfigError(
             f"{url} serves another model than --model {job.model}: its fingerprint is "
@@ -54,6 +60,22 @@ def served(job: Job, url: str, said: Reported, prepared: Sequence[Prepared]) -> 
             f"{start}"
         )
     return evolve(said, substrate=f"vllm {about.vllm}", dtype=about.dtype, machine=about.machine)
+
+
+def _check_code(url: str, about: About, stacks: Sequence[Stack]) -> None:
+    """A header names the code of this side, so the server must run the same."""
+    here = core_version()
+    if about.kri_core != here:
+        raise ConfigError(
+            f"{url} runs kri-core {about.kri_core} and this run {here}; install the same in both "
+            "and start the server again"
+        )
+    wanted = {name for stack in stacks for name in plugin_versions(stack)}
+    if other := sorted(wanted.difference(about.plugins)):
+        raise ConfigError(
+            f"{url} has not the plugin {other[0]} of this run; install the same in both and "
+            "start the server again"
+        )
 
 
 def _lacking(about: About, prepared: Sequence[Prepared]) -> Iterator[str]:

@@ -10,14 +10,17 @@ import pytest
 
 from kri_core.errors import ConfigError, EngineError
 from kri_core.evaluation.tasks.items import Agreement, Choice, Recall
+from kri_core.registry import Registry
 from kri_core.running import serving
 from kri_core.running.crossing import Job, Reported
-from kri_core.running.planning import PlannedRow
+from kri_core.running.planning import PlannedRow, stacks_of
 from kri_core.running.served import agreed, answered, needed_by, readable
 from kri_core.running.server import Routed, Server, Step
+from kri_core.versions import core_version, installed_versions
 
 ABOUT = {
-    "kri_core": "0.1.0",
+    "kri_core": core_version(),
+    "plugins": installed_versions(),
     "vllm": "0.32.0",
     "fingerprint": "f" * 64,
     "dtype": "bfloat16",
@@ -177,6 +180,7 @@ def test_answers_to_one_item_must_be_routed_alike():
 
 
 JOB = Job("needle8", (), None, "tiny", None, "float32", "cpu", Path("cache"), ())
+STACKS = stacks_of(["A1R2K13(kri-d-kv-sum)"], (), Registry.discover())
 SAID = Reported(1, "f" * 64, "float32", "here, one thread")
 
 
@@ -189,7 +193,7 @@ def prepared(**changes):
 def test_a_header_s_machine_dtype_and_substrate_are_the_server_s(playing):
     server, _ = playing(ABOUT)
 
-    said = serving.served(JOB, server.url, SAID, [prepared()])
+    said = serving.served(JOB, server.url, SAID, [prepared()], STACKS)
 
     assert said == Reported(1, "f" * 64, "bfloat16", "a GPU", "vllm 0.32.0")
 
@@ -197,6 +201,12 @@ def test_a_header_s_machine_dtype_and_substrate_are_the_server_s(playing):
 @pytest.mark.parametrize(
     ("about", "one", "line"),
     [
+        (
+            {"kri_core": "0.1.0 beef"},
+            {},
+            f"runs kri-core 0.1.0 beef and this run {core_version()};",
+        ),
+        ({"plugins": ["kri-core 0.1.0"]}, {}, "has not the plugin kri-plugin-d .* of this run; i"),
         ({"fingerprint": "e" * 64}, {}, "another model than --model tiny: its fingerprint is eeee"),
         ({"logprobs": "raw_logits"}, {}, "gives raw_logits in place of log-probabilities; start"),
         ({}, {"sha256": "new"}, "lacks 1 files of this run, first cartridge cart; start it again"),
@@ -207,14 +217,14 @@ def test_a_server_that_is_not_ready_is_refused(playing, about, one, line):
     server, _ = playing({**ABOUT, **about})
 
     with pytest.raises(ConfigError, match=line):
-        serving.served(JOB, server.url, SAID, [prepared(**one)])
+        serving.served(JOB, server.url, SAID, [prepared(**one)], STACKS)
 
 
 def test_without_a_server_the_line_says_how_to_start_one(tmp_path):
     job = Job("needle8", (), None, "tiny", None, "float32", "cpu", tmp_path, ())
 
     with pytest.raises(EngineError) as raised:
-        serving.served(job, "http://127.0.0.1:9", SAID, [prepared()])
+        serving.served(job, "http://127.0.0.1:9", SAID, [prepared()], STACKS)
 
     assert str(raised.value).endswith(
         f"this run's is kri-core serve tiny --cartridge {tmp_path}/cartridges --prior "

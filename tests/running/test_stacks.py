@@ -165,7 +165,7 @@ def test_the_random_null_keeps_the_pins_and_draws_anew_for_each_seed(whole_run):
 def test_the_code_is_named_by_what_it_is_and_by_its_commit(monkeypatch, commit, ending):
     """An installed package has no commit; an edit, new files too, is another digest."""
     monkeypatch.setattr("kri_core.running.provenance._git", lambda *_: commit)
-    monkeypatch.setattr("kri_core.running.provenance._source_digest", lambda _package: "0a1b2c3d")
+    monkeypatch.setattr("kri_core.versions._source_digest", lambda _package: "0a1b2c3d")
 
     assert code_version() == f"0.1.0 0a1b2c3d{ending}"
 
@@ -174,13 +174,14 @@ def test_a_plugin_whose_code_was_edited_is_another_plugin(environment, tmp_path)
     """The same version, a digit more in its code: neither its priors nor its items are reused."""
     from kri_core.config import PluginRef
     from kri_core.registry import Registry
-    from kri_core.running.provenance import _source_digest, named_version
+    from kri_core.versions import _source_digest, installed_versions, named_version
 
     environment.install("of-edited", {"scorer": {"edited": "edited.hooks"}}, {"edited.hooks": "1"})
     row = Registry.discover().find("scorer", PluginRef("edited"))
     before = named_version(row)
     assert before == named_version(row)
     assert before.startswith("of-edited 1.0 ")
+    assert before in installed_versions()  # what a server says of itself
 
     (tmp_path / "site" / "edited" / "hooks.py").write_text("12")
     _source_digest.cache_clear()  # as in the next process

@@ -12,13 +12,13 @@ import vllm
 from attrs import define, field
 from vllm.platforms import current_platform
 
-import kri_core
 from kri_core.artifacts import is_native, read_cartridge_header
 from kri_core.errors import KriError
 from kri_core.substrate.vllm.asgi import Inside, Response, json_response
 from kri_core.substrate.vllm.model_identity import served_identity
 from kri_core.substrate.vllm.plugin import CONNECTOR
 from kri_core.substrate.vllm.settings import CartridgeEntry, Settings
+from kri_core.versions import core_version, installed_versions
 
 PATH = "/kri"
 
@@ -56,7 +56,8 @@ class About:
         if self._fingerprint is None:  # a look at the whole checkpoint
             self._fingerprint = served_identity(model, config.load_config).fingerprint
         return {
-            "kri_core": kri_core.__version__,
+            "kri_core": core_version(),
+            "plugins": installed_versions(),
             "vllm": vllm.__version__,
             "fingerprint": self._fingerprint,
             "dtype": str(model.dtype).removeprefix("torch."),
