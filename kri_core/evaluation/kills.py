@@ -8,6 +8,7 @@ from attrs import field, frozen
 
 from kri_core.errors import ArtifactError, ConfigError
 from kri_core.evaluation.against_random import MIN_SEEDS
+from kri_core.evaluation.board_words import p_text
 from kri_core.evaluation.records import NAME_DIGITS, Record, check_complete
 from kri_core.evaluation.rows import null_pins
 from kri_core.evaluation.statistics import Sample, estimate, p_value
@@ -39,7 +40,7 @@ class Against:
         return self.difference > 0 and self.p < 0.05
 
     def __str__(self) -> str:
-        return f"{self.difference:+.3f} [{self.low:+.3f}, {self.high:+.3f}], p {self.p:.4f}"
+        return f"{self.difference:+.3f} [{self.low:+.3f}, {self.high:+.3f}], p {p_text(self.p)}"
 
 
 @frozen
