@@ -1,7 +1,5 @@
 """Writing the trace; reading it is tested with `route --replay`."""
 
-from types import SimpleNamespace
-
 import pytest
 
 pytest.importorskip("vllm", reason="vLLM is not installed here (see docs/serving.md)")
@@ -9,11 +7,12 @@ pytest.importorskip("vllm", reason="vLLM is not installed here (see docs/serving
 from pathlib import Path
 
 from kri_core.errors import ConfigError
+from kri_core.substrate.vllm.asked import Asked
 from kri_core.substrate.vllm.orders import Plan
 from kri_core.substrate.vllm.trace import Trace
 from kri_core.substrate.vllm.traced import read_trace
 
-ASKED = SimpleNamespace(prompt=(*range(40), 71, 72))
+ASKED = Asked("one", (*range(40), 71, 72))
 PLAN = Plan(
     request_id="one",
     cart_id="doc",
@@ -40,6 +39,13 @@ def test_a_line_per_request_holds_the_question_and_the_choice(tmp_path):
     assert (first.cartridge, first.stack, first.kept) == ("doc", "A1R1K0", (0, 1))
     assert (first.cartridge_sha256, first.block_size) == ("0" * 64, 16)
     assert second.time >= first.time > 0
+
+
+def test_tokens_of_an_answer_are_no_part_of_the_question(tmp_path):
+    trace = Trace(tmp_path / "trace.jsonl")
+    trace.write(Asked("one", ASKED.prompt, {"question_tokens": 1}), PLAN)
+
+    assert next(iter(read_trace(trace.path))).question_token_ids == (71,)
 
 
 def test_a_place_that_cannot_be_written_is_said_at_the_start(tmp_path):
