@@ -27,7 +27,7 @@ def structure(cls: type[Value], data: object, where: str) -> Value:
                 f"{where} {fault} {', '.join(names)}; it was written by something else: "
                 "write it again with kri-core"
             )
-    kinds = _kinds(cls)  # type: ignore[arg-type]
+    kinds = _kinds(cls)  # type: ignore[arg-type]  # mypy: a type is no Hashable
     return cls(**{name: _convert(kinds[name], data[name], f"{where}.{name}") for name in data})
 
 

@@ -103,4 +103,4 @@ def _tell(kill: Kill, again: Again) -> None:
             f"the verdict of kill {kill.id} does not stand: {kill.stack} is better than random by "
             f"{again.against}; look at both records before you trust either"
         )
-    click.echo("The verdict stands: it is not better than random.")
+    click.echo("The verdict stands: it was not found better than random.")

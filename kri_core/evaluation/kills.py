@@ -11,7 +11,7 @@ from kri_core.evaluation.against_random import MIN_SEEDS
 from kri_core.evaluation.board_words import p_text
 from kri_core.evaluation.records import NAME_DIGITS, Record, check_complete
 from kri_core.evaluation.rows import null_pins
-from kri_core.evaluation.statistics import Sample, estimate, p_value
+from kri_core.evaluation.statistics import LEVEL, Sample, estimate, p_value
 from kri_core.identity import digest
 
 DIGITS = 6  # after the point: the same on every machine
@@ -37,7 +37,7 @@ class Against:
     @property
     def better(self) -> bool:
         """The t test finds the stack above random at 95 %."""
-        return self.difference > 0 and self.p < 0.05
+        return self.difference > 0 and self.p < 1 - LEVEL
 
     def __str__(self) -> str:
         return f"{self.difference:+.3f} [{self.low:+.3f}, {self.high:+.3f}], p {p_text(self.p)}"

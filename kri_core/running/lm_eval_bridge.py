@@ -121,7 +121,7 @@ def _blamed(request: Request) -> Iterator[None]:
         yield
     except KriError:
         raise
-    except Exception as error:
+    except Exception as error:  # of any kind: tasks are code and data of others
         if _passed_through_us(error):
             raise
         raise EngineError(

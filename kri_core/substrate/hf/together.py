@@ -1,8 +1,8 @@
 """Texts that are read after cached prefixes, several in one forward.
 
-A forward of a few tokens waits for the weights, so that eight questions of 14 tokens together took
-a fifth of their time one by one (SmolLM2-135M, float32, one core). Every text has its own row with
-its own prefix; shorter ones are filled up behind their end, where nothing attends to it.
+A forward of a few tokens waits for the weights, which all of its texts share. Every text has its
+own row with its own prefix; shorter ones are filled up behind their end, where nothing attends to
+it.
 """
 
 from __future__ import annotations
