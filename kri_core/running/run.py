@@ -31,7 +31,7 @@ from kri_core.stack import Stack
 
 logger = logging.getLogger(__name__)
 
-Report = Callable[[str, int, int], object]  # (name of the work, units done, units in all)
+Report = Callable[[str, int, int, int], object]  # (work, documents done, in all, at once)
 
 
 @frozen
@@ -65,7 +65,7 @@ def run(job: Job, request: Request, model: str, report: Report) -> Finished:
         said = hands.report()
         if request.placement:
             position_matched(0, said.documents)  # refused before any work
-        prepared = _prepared(hands, said.documents, report)
+        prepared = _prepared(hands, said.documents, report, request.jobs)
         keep_documents(job.cache, prepared)
         if job.server is not None:
             said = served(job, job.server, said, prepared, stacks)
@@ -83,7 +83,8 @@ def run(job: Job, request: Request, model: str, report: Report) -> Finished:
                 files.enter_context(recording(request.out, header, request.today))
                 for header in headers
             ]
-            failures = _answered(hands, rows, recorders, prepared, report)
+            work = list(_missing(rows, recorders, prepared))
+            failures = _answered(hands, work, recorders, report, request.jobs)
         baked = [failure for one in prepared for failure in one.failures]
         return Finished(tuple(one.path for one in recorders), (*baked, *failures))
 
@@ -103,13 +104,14 @@ def _planned(
     )
 
 
-def _prepared(hands: Crew, count: int, report: Report) -> list[Prepared]:
+def _prepared(hands: Crew, count: int, report: Report, jobs: int) -> list[Prepared]:
     prepared = []
+    report("preparing", 0, count, jobs)
     for one in hands.prepare(range(count)):
         for failure in one.failures:
             _say(failure)
         prepared.append(one)
-        report("preparing", len(prepared), count)
+        report("preparing", len(prepared), count, jobs)
     ids = [name for one in prepared for name in one.items]
     if twice := next((name for name in ids if ids.count(name) > 1), None):
         raise ConfigError(f"two items of the task are called {twice!r}; give each its own id")
@@ -141,24 +143,26 @@ def probe_sets_of(stack: Stack, prepared: Sequence[Prepared]) -> tuple[str | Non
 
 def _answered(
     hands: Crew,
-    rows: Sequence[PlannedRow],
+    work: Sequence[tuple[int, Todo]],
     recorders: Sequence[Recorder],
-    prepared: Sequence[Prepared],
     report: Report,
+    jobs: int,
 ) -> list[Failure]:
-    """Answer and record what is missing, documents in order; a failure leaves its gap."""
-    total = sum(len(row.seeds) for row in rows) * sum(len(one.items) for one in prepared)
-    total, done = total - sum(len(recorder.done) for recorder in recorders), 0
-    work = list(_missing(rows, recorders, prepared))
+    """Answer and record what is missing, documents in order; a failure leaves its gap.
+
+    Whole documents are reported: rows take from no time to minutes, documents about as long as
+    each other.
+    """
     failures = []
-    for found in hands.answer(work):
+    report("answering", 0, len(work), jobs)
+    for done, found in enumerate(hands.answer(work), start=1):
         for place, results in found:
             if isinstance(results, Failure):
                 _say(results)
                 failures.append(results)
-                continue
-            done += _append(recorders[place], results)
-            report("answering", done, total)
+            else:
+                _append(recorders[place], results)
+        report("answering", done, len(work), jobs)
     return failures
 
 
@@ -180,11 +184,10 @@ def _missing(
             yield index, tuple(todo)
 
 
-def _append(recorder: Recorder, results: Iterable[Result]) -> int:
-    missing = [result for result in results if result.key not in recorder.done]
-    for result in missing:
-        recorder.append(result)
-    return len(missing)
+def _append(recorder: Recorder, results: Iterable[Result]) -> None:
+    for result in results:
+        if result.key not in recorder.done:
+            recorder.append(result)
 
 
 def _say(failure: Failure) -> None:

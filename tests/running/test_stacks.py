@@ -111,13 +111,14 @@ def test_a_damaged_cache_is_made_again(evaluate, records, tmp_path, caplog):
 
 
 def test_what_is_done_and_what_is_left_is_on_stderr(evaluate, monkeypatch):
-    """Eleven rows of two items, and nothing of the libraries below."""
+    """By documents, of which there are two, and nothing of the libraries below."""
     monkeypatch.setattr("kri_core.cli.progress.EVERY", 0.0)
 
-    done = evaluate("--seeds", 1, "--docs", 1, stacks=("A0R0K8(knorm)",))
+    done = evaluate("--seeds", 1, stacks=("A0R0K8(knorm)",))
 
-    assert "preparing: 1 of 1, 0 s left" in done.err
-    assert "answering: 2 of 22, " in done.err
+    assert "preparing: 2 of 2, 0 s left" in done.err
+    assert "answering: 0 of 2\nanswering: 1 of 2, " in done.err
+    assert "answering: 2 of 2, 0 s left" in done.err
     assert {line.partition(":")[0] for line in done.err.splitlines()} == {"preparing", "answering"}
     assert all(path.endswith(".jsonl") for path in done.out.split())
 
