@@ -12,6 +12,7 @@ from kri_core.routing import Router
 from kri_core.running.answering import Reader, Selection
 from kri_core.running.tokenizing import HfTokenizer
 from kri_core.substrate.hf import build_from_tokens, load_model, run_repairs
+from kri_core.substrate.hf.attention import PrefixAttention
 from kri_core.types import Query
 
 TOKENS = 652  # 40 blocks of 16 and a tail of 12
@@ -112,21 +113,21 @@ def test_scores_are_those_of_a_plain_forward_under_a_mask(model, document, cartr
         "whole",
     ],
 )
-def test_the_kept_fraction_is_that_of_the_tokens_in_the_cache(
+def test_the_kept_fraction_is_that_of_the_tokens_attended_to(
     model, document, cartridge, monkeypatch, stack
 ):
-    """CASES 44: counted in the cache that the model was given."""
+    """CASES 44: counted in the keys that the model's attention was given."""
     manifest = Router.from_config(parse(stack)).route(cartridge, Query(document.items[0].question))
-    run, lengths = type(model).run, set()
+    attend, lengths = PrefixAttention.__call__, set()
 
-    def counted(self, token_ids, positions, *, cache=None, keep):
-        lengths.add(cache.get_seq_length())
-        return run(self, token_ids, positions, cache=cache, keep=keep)
+    def counted(self, call):
+        lengths.add(self.prefix.keys[call.layer].shape[1])
+        return attend(self, call)
 
     reader = Reader(model, cartridge)
     all_outcomes(reader, document, Selection(tuple(range(40))))  # so that dense is known
     with monkeypatch.context() as patched:
-        patched.setattr(type(model), "run", counted)
+        patched.setattr(PrefixAttention, "__call__", counted)
         found = all_outcomes(reader, document, Selection(manifest.kept, variant="again"))
 
     (length,) = lengths

@@ -33,6 +33,7 @@ class PrefixAttention:
 
     prefix: Prefix
     visible: Tensor | None = None  # bool [row, one per block the prefix holds]; None: all
+    hidden: Tensor | None = None  # bool [token, own token] beside the later ones; None: no other
     observe: Observe | None = None
     with_mass: bool = False
     bias: Tensor | None = field(init=False)  # float32 [row, prefix token], −inf where invisible
@@ -58,7 +59,7 @@ class PrefixAttention:
         for row, token in _steps(query, keys.shape[1]):
             piece, seen = query[row, :, :, token], slice(token.stop)
             bias = None if self.bias is None else self.bias[row]
-            scores = _scores(piece, keys, own_keys[row, :, seen], bias, token.start)
+            scores = _scores(piece, keys, own_keys[row, :, seen], bias, self._unseen(token))
             weights = torch.softmax(scores, -1)
             out[row, :, :, token] = _mix(weights, values, own_values[row, :, seen], piece.shape)
             if self.with_mass:
@@ -67,6 +68,12 @@ class PrefixAttention:
             masses = mass.flatten(1, 2).float() if self.with_mass else None
             self.observe(call, masses, out.flatten(1, 2))
         return out.flatten(1, 2).to(call.query.dtype)
+
+    def _unseen(self, token: slice) -> Tensor:
+        """Own tokens that some tokens do not see, bool [token, own token up to the last]."""
+        own = torch.arange(token.stop, device=self.prefix.keys[0].device)
+        later = own > own[token, None]
+        return later if self.hidden is None else later | self.hidden[token, : token.stop]
 
     def _pool(self, weights: Tensor, shape: torch.Size) -> Tensor:
         """Block sums [row, kv_head, group, token, block] of weights over the document's columns.
@@ -107,9 +114,9 @@ def _steps(query: Tensor, past: int) -> Iterator[tuple[slice, slice]]:
 
 
 def _scores(
-    query: Tensor, keys: Tensor, own_keys: Tensor, bias: Tensor | None, first: int
+    query: Tensor, keys: Tensor, own_keys: Tensor, bias: Tensor | None, unseen: Tensor
 ) -> Tensor:
-    """Logits [kv_head, row · group · token, prefix token + own token]; `first`: own position."""
+    """Logits [kv_head, row · group · token, prefix token + own token]."""
     rows, kv_heads, group, tokens, _ = query.shape
     past, own = keys.shape[1], own_keys.shape[2]
     folded = query.transpose(0, 1).flatten(1, 3)  # [kv_head, row · group · token, head_dim]
@@ -118,10 +125,8 @@ def _scores(
     by_row = scores.view(kv_heads, rows, group * tokens, past + own)
     if bias is not None:
         by_row[..., :past] += bias[:, None]
-    positions = torch.arange(first, first + tokens, device=query.device)
-    later = torch.arange(own, device=query.device) > positions[:, None]
     mine = query.flatten(2, 3) @ own_keys.mT  # [row, kv_head, group · token, own token]
-    mine.masked_fill_(later.repeat(group, 1), -torch.inf)
+    mine.masked_fill_(unseen.repeat(group, 1), -torch.inf)
     by_row[..., past:] = mine.transpose(0, 1)
     return scores
 

@@ -89,18 +89,11 @@ def load_prefix(model: HfModel, cartridge: Cartridge, blocks: Sequence[int]) -> 
     return Prefix.of(cartridge, model.dtype, model.device, sorted(blocks))
 
 
-def cache_of(*prefixes: Prefix) -> Any:  # noqa: ANN401
-    """Prefixes of one length as a cache with a row for each; one alone is not copied."""
+def cache_of(prefix: Prefix) -> Any:  # noqa: ANN401
+    """A prefix as a cache of one row, not copied."""
     cache = DynamicCache()
-    for layer in range(len(prefixes[0].keys)):
-        keys = [prefix.keys[layer] for prefix in prefixes]
-        values = [prefix.values[layer] for prefix in prefixes]
-        alone = len(prefixes) == 1
-        cache.update(
-            keys[0][None] if alone else torch.stack(keys),  # [row, kv_head, token, head_dim]
-            values[0][None] if alone else torch.stack(values),
-            layer,
-        )
+    for layer, (keys, values) in enumerate(zip(prefix.keys, prefix.values, strict=True)):
+        cache.update(keys[None], values[None], layer)  # each [1, kv_head, token, head_dim]
     return cache
 
 

@@ -53,16 +53,24 @@ class HfModel:
         """The dtype of the weights, and of the KV it makes."""
         return self.model.dtype  # type: ignore[no-any-return]
 
-    def run(self, token_ids: Tensor, positions: Tensor, *, cache: Any = None, keep: int) -> Tensor:  # noqa: ANN401
+    def run(
+        self,
+        token_ids: Tensor,
+        positions: Tensor,
+        *,
+        cache: Any = None,  # noqa: ANN401
+        keep: int | Tensor,
+    ) -> Tensor:
         """Run tokens [row, token]; logits [row, keep, vocab] of the last `keep` tokens.
 
-        keep=0 runs the body alone and gives an empty tensor. A cache is extended in place.
+        `keep` may be the places of some tokens instead, int64 [keep]. keep=0 runs the body alone
+        and gives an empty tensor. A cache is extended in place.
         """
         options = {"input_ids": token_ids, "position_ids": positions, "use_cache": False}
         if cache is not None:
             options |= {"use_cache": True, self._cache_argument: cache}
         with torch.no_grad():
-            if keep == 0:
+            if isinstance(keep, int) and keep == 0:
                 self.model.base_model(**options)
                 return torch.empty(len(token_ids), 0, 0)
             return self._finite(self.model(**options, logits_to_keep=keep).logits)

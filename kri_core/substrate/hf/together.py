@@ -1,24 +1,26 @@
 """Texts that are read after cached prefixes, several in one forward.
 
-A forward of a few tokens waits for the weights, which all of its texts share. Every text has its
-own row with its own prefix; shorter ones are filled up behind their end, where nothing attends to
-it.
+A forward of a few tokens waits for the weights, which all of its texts share. They stand one after
+the other in one row, each at the positions it has alone, and each attends to its own prefix and to
+itself. Texts over one prefix read it together.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import accumulate, chain, groupby
 
 import torch
 from attrs import frozen
 from torch import Tensor
 
-from kri_core.substrate.hf.generate import cache_of
+from kri_core.substrate.hf.attention import PrefixAttention
+from kri_core.substrate.hf.interface import attending
 from kri_core.substrate.hf.model import HfModel
+from kri_core.substrate.hf.packed import PackedAttention
 from kri_core.substrate.hf.prefix import Prefix
 
-MAX_TOKENS = 8192  # rows · (prefix and text) of one forward, which bounds its memory
-MAX_STRETCH = 2  # the longest text of a forward over its shortest: at most half is filling
+MAX_TOKENS = 512  # of one forward: with more a core is hardly faster, and their logits are held
 
 
 @frozen(eq=False)
@@ -28,11 +30,6 @@ class Text:
     prefix: Prefix
     token_ids: tuple[int, ...]
     start: int
-
-    @property
-    def num_cached(self) -> int:
-        """Tokens before it."""
-        return int(self.prefix.keys[0].shape[1])
 
 
 def read_together(model: HfModel, first: int, texts: Sequence[Text]) -> list[Tensor]:
@@ -48,34 +45,47 @@ def read_together(model: HfModel, first: int, texts: Sequence[Text]) -> list[Ten
 
 
 def _forwards(texts: Sequence[Text]) -> Iterator[list[int]]:
-    """The places of texts with equally long prefixes and similar lengths, within MAX_TOKENS."""
-    lengths = [(text.num_cached, len(text.token_ids)) for text in texts]
+    """The places of the texts of each forward; those over one prefix are neighbours."""
+    order = {id(text.prefix): place for place, text in reversed([*enumerate(texts)])}
     places: list[int] = []
-    for place in sorted(range(len(texts)), key=lambda place: lengths[place]):
-        cached, length = lengths[place]
-        if places:
-            first_cached, shortest = lengths[places[0]]
-            fits = (len(places) + 1) * (cached + length) <= MAX_TOKENS
-            if cached != first_cached or length > MAX_STRETCH * shortest or not fits:
-                yield places
-                places = []
+    held = 0
+    for place in sorted(range(len(texts)), key=lambda place: order[id(texts[place].prefix)]):
+        length = len(texts[place].token_ids)
+        if places and held + length > MAX_TOKENS:
+            yield places
+            places, held = [], 0
         places.append(place)
+        held += length
     if places:
         yield places
 
 
 def _forward(model: HfModel, first: int, texts: Sequence[Text]) -> Iterator[Tensor]:
-    longest = max(len(text.token_ids) for text in texts)
-    start = min(text.start for text in texts)
-    filled = [
-        [*text.token_ids, *text.token_ids[-1:] * (longest - len(text.token_ids))] for text in texts
+    ends = list(accumulate(len(text.token_ids) for text in texts))
+    starts = [0, *ends[:-1]]
+    positions = [model.positions(first, len(text.token_ids)) for text in texts]
+    wanted = [
+        torch.arange(start + text.start, end)
+        for text, start, end in zip(texts, starts, ends, strict=True)
     ]
-    logits = model.run(
-        torch.tensor(filled, device=model.device),
-        model.positions(first, longest).expand(len(texts), -1),
-        cache=cache_of(*(text.prefix for text in texts)),
-        keep=longest - start,
-    )
-    for row, text in zip(logits, texts, strict=True):
-        wanted = row[text.start - start : len(text.token_ids) - start]
-        yield wanted.float().log_softmax(-1).cpu()
+    with attending(model.model, _attention(texts)):
+        logits = model.run(
+            model.tokens([*chain.from_iterable(text.token_ids for text in texts)]),
+            torch.cat(positions, 1),
+            keep=torch.cat(wanted).to(model.device),
+        )
+    for rows in torch.split(logits[0], [len(places) for places in wanted]):
+        yield rows.float().log_softmax(-1).cpu()
+
+
+def _attention(texts: Sequence[Text]) -> PackedAttention:
+    """Neighbours over one prefix are one part of it, in which none sees another."""
+    parts = []
+    for _, same in groupby(texts, key=lambda text: id(text.prefix)):
+        part = list(same)
+        lengths = torch.tensor([len(text.token_ids) for text in part])
+        owner = torch.arange(len(part)).repeat_interleave(lengths)
+        owner = owner.to(part[0].prefix.keys[0].device)
+        attend = PrefixAttention(part[0].prefix, hidden=owner[:, None] != owner)
+        parts.append((int(lengths.sum()), attend))
+    return PackedAttention(tuple(parts))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+from itertools import product
+
 import pytest
 import torch
 
@@ -26,16 +29,18 @@ def forwards(tiny_llama, monkeypatch):
 
 
 def texts_over(model, cartridge, selections):
+    """Each length over each selection, those over one prefix apart from each other."""
+    prefixes = [load_prefix(model, cartridge, blocks) for blocks in selections]
     return [
-        Text(load_prefix(model, cartridge, blocks), random_tokens(length, seed=seed), length // 3)
-        for seed, (blocks, length) in enumerate(
-            (blocks, length) for blocks in selections for length in LENGTHS
-        )
+        Text(prefix, random_tokens(length, seed=seed), length // 3)
+        for seed, (length, prefix) in enumerate(product(LENGTHS, prefixes))
     ]
 
 
-def test_each_has_the_rows_of_an_answer_of_its_own(tiny_llama, tiny_cartridge):
-    """Other prefixes of one length, other lengths of text: no row sees another, or its filling."""
+@pytest.mark.parametrize("limit", [512, 40, 1])
+def test_each_has_the_rows_of_an_answer_of_its_own(tiny_llama, tiny_cartridge, monkeypatch, limit):
+    """Other prefixes, other lengths, in one forward, in some or in one each: none sees another."""
+    monkeypatch.setattr(together, "MAX_TOKENS", limit)
     texts = texts_over(tiny_llama, tiny_cartridge, SELECTIONS)
 
     found = read_together(tiny_llama, tiny_cartridge.layout.num_tokens, texts)
@@ -45,34 +50,43 @@ def test_each_has_the_rows_of_an_answer_of_its_own(tiny_llama, tiny_cartridge):
         torch.testing.assert_close(
             rows, alone.question_logprobs[text.start :], atol=1e-5, rtol=1e-5
         )
-    other = answer(tiny_llama, tiny_cartridge, (1, 4), texts[6].token_ids, 0)  # not its blocks
-    assert not torch.allclose(found[6], other.question_logprobs[texts[6].start :], atol=1e-3)
+    other = answer(tiny_llama, tiny_cartridge, (0, 5), texts[0].token_ids, 0)  # not its blocks
+    assert not torch.allclose(found[0], other.question_logprobs[texts[0].start :], atol=1e-3)
 
 
-def test_texts_of_similar_length_over_prefixes_of_one_length_share_a_forward(
-    tiny_llama, tiny_cartridge, forwards
+def test_texts_over_one_prefix_would_see_each_other_unhidden(
+    tiny_llama, tiny_cartridge, monkeypatch
 ):
-    """1 | 5 6 7 9 | 14 are the lengths; three pairs of blocks are one length of prefix."""
-    texts = texts_over(tiny_llama, tiny_cartridge, [(1, 4), (0, 5), (2, 3)])
+    """The negative control: without `hidden` the later of two texts reads the earlier one."""
+    prefix = load_prefix(tiny_llama, tiny_cartridge, (1, 4))
+    texts = [Text(prefix, random_tokens(6, seed=seed), 0) for seed in range(2)]
+    end = tiny_cartridge.layout.num_tokens
+    right = read_together(tiny_llama, end, texts)
 
-    read_together(tiny_llama, tiny_cartridge.layout.num_tokens, texts)
+    attention = partial(together.PrefixAttention, prefix)
+    monkeypatch.setattr(together, "PrefixAttention", lambda *_args, **_named: attention())
+    wrong = read_together(tiny_llama, end, texts)
 
-    assert forwards == [(3, 1), (12, 9), (3, 14)]
+    torch.testing.assert_close(wrong[0], right[0], atol=1e-5, rtol=1e-5)
+    assert not torch.allclose(wrong[1], right[1], atol=1e-3)
 
 
 def test_a_forward_is_bounded(tiny_llama, tiny_cartridge, forwards, monkeypatch):
-    """Four texts of 4 tokens after 18: two rows are 44 tokens."""
-    prefix = load_prefix(tiny_llama, tiny_cartridge, (1, 4))
-    texts = [Text(prefix, random_tokens(4, seed=seed), 0) for seed in range(4)]
-    monkeypatch.setattr(together, "MAX_TOKENS", 44)
+    """Over two prefixes in turn, 4, 4, 6 and 6 tokens: those over one are together."""
+    prefixes = [load_prefix(tiny_llama, tiny_cartridge, blocks) for blocks in ((1, 4), (2,))]
+    texts = [
+        Text(prefixes[place % 2], random_tokens(length, seed=place), 0)
+        for place, length in enumerate((4, 4, 6, 6))
+    ]
+    monkeypatch.setattr(together, "MAX_TOKENS", 14)
 
     read_together(tiny_llama, tiny_cartridge.layout.num_tokens, texts)
-    assert forwards == [(2, 4), (2, 4)]
+    assert forwards == [(1, 14), (1, 6)]
 
     forwards.clear()
     monkeypatch.setattr(together, "MAX_TOKENS", 1)  # one text is read whatever it takes
     read_together(tiny_llama, tiny_cartridge.layout.num_tokens, texts)
-    assert forwards == [(1, 4)] * 4
+    assert forwards == [(1, 4), (1, 6), (1, 4), (1, 6)]
 
 
 def test_nothing_to_read_is_nothing(tiny_llama):

@@ -1,0 +1,26 @@
+"""Attention of tokens that stand in one row, but are parts which do not see each other."""
+
+from __future__ import annotations
+
+import torch
+from attrs import evolve, frozen
+from torch import Tensor
+
+from kri_core.substrate.hf.interface import Attend, AttentionCall
+
+
+@frozen(eq=False)
+class PackedAttention:
+    """An `Attend` of one row: each part's tokens are computed by that part's own."""
+
+    parts: tuple[tuple[int, Attend], ...]  # how many tokens, in the order of the row
+
+    def __call__(self, call: AttentionCall) -> Tensor:
+        """One layer's [1, q_head, token, head_dim], in the query's dtype."""
+        done, first = [], 0
+        for count, attend in self.parts:
+            own = slice(first, first + count)
+            sides = {name: getattr(call, name)[:, :, own] for name in ("query", "key", "value")}
+            done.append(attend(evolve(call, **sides)))
+            first += count
+        return torch.cat(done, 2)
