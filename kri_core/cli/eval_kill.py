@@ -16,8 +16,9 @@ from kri_core.cli.output import print_fields, print_json, print_table
 @click.command()
 @click.argument("record", type=FILE)
 @click.option("--why", required=True, help="What was found, in one line.")
+@click.option("--against", type=FILE, help="Another stack's record to measure it against.")
 @click.option("--cache", type=FILE, help="That eval run had; default: $KRI_HOME/eval.")
-def kill(record: Path, why: str, cache: Path | None) -> None:
+def kill(record: Path, why: str, against: Path | None, cache: Path | None) -> None:
     """Put a verdict on a stack's RECORD, into kills.jsonl beside it."""
     need_packages()
     from kri_core.evaluation.kill_log import add_kill
@@ -34,13 +35,14 @@ def kill(record: Path, why: str, cache: Path | None) -> None:
             "eval run again and give its --cache, before the kill, if it should",
             err=True,
         )
-    found = add_kill(record, Verdict(why, datetime.now(UTC).date().isoformat(), *known))
+    found = add_kill(record, against, Verdict(why, datetime.now(UTC).date().isoformat(), *known))
     print_fields(
         {
             "kill": found.id,
             "stack": found.stack,
             found.score: f"{found.mean:.3f} ± {found.error:.3f}",
             "− random": found.against_random or "no random null of 20 seeds beside it",  # noqa: RUF001
+            f"− {found.other_stack or 'another stack'}": found.against_other,  # noqa: RUF001
             "why": found.why,
         }
     )
@@ -57,7 +59,7 @@ def kill_log(context: click.Context, results: Path, out: Path | None, as_json: b
     """List what was killed, and why; `rerun` asks whether a verdict still stands."""
     from kri_core.artifacts.atomic import replacing
     from kri_core.artifacts.opening import naming
-    from kri_core.evaluation.kill_log import read_kills, to_markdown
+    from kri_core.evaluation.kill_log import COLUMNS, cells, read_kills, to_markdown
 
     context.obj = results
     if context.invoked_subcommand:
@@ -69,8 +71,4 @@ def kill_log(context: click.Context, results: Path, out: Path | None, as_json: b
     elif as_json:
         print_json({"kills": [{"id": one.id, **asdict(one)} for one in kills]})
     else:
-        rows = [
-            (one.id, one.date, one.task, one.stack, str(one.against_random or "-"), one.why)
-            for one in kills
-        ]
-        print_table(("id", "date", "task", "stack", "− random", "why"), rows)  # noqa: RUF001
+        print_table(COLUMNS[:-1], [cells(one)[:-1] for one in kills])

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from kri_core.evaluation.kills import Kill
     from kri_core.evaluation.records import Header
     from kri_core.running.crossing import Job
-    from kri_core.running.rerun import Again
 
 
 @click.command()
@@ -44,17 +43,22 @@ def rerun(
     cache: Path | None,
     out: Path | None,
 ) -> None:
-    """Run a killed stack on its task again; exit 1 if it is better than random now."""
+    """Run a killed stack on its task again; exit 1 if it is better now.
+
+    Better than random, or than the other stack where the kill was measured against one.
+    """
     need_packages()
-    from kri_core.evaluation.kill_log import find_kill, kill_record
-    from kri_core.running.rerun import Again
+    from kri_core.evaluation.kill_log import find_kill, kill_record, other_record
+    from kri_core.running.rerun import kill_again
 
     kill = find_kill(results, kill_id)
-    header = kill_record(results, kill).header
+    header, other = kill_record(results, kill).header, other_record(results, kill)
+    rival = other.header if other else None
     dtype = header.dtype if dtype == "auto" else dtype
     job = _job(header, dict(changes), docs, (model_name, revision, dtype, device), cache)
-    paths = _run(job, header.stack, jobs, out or results / "reruns")
-    _tell(kill, Again.of(header, paths))
+    stacks = (header.stack, rival.stack) if rival else (header.stack,)
+    paths = _run(job, stacks, jobs, out or results / "reruns")
+    _tell(kill, kill_again(kill, header, rival, paths))
 
 
 def _job(
@@ -73,34 +77,40 @@ def _job(
     return Job(header.task, tuple(params.items()), docs or as_then, *model, cache, scorers=())
 
 
-def _run(job: Job, stack: str, jobs: int, out: Path) -> tuple[Path, ...]:
+def _run(job: Job, stacks: tuple[str, ...], jobs: int, out: Path) -> tuple[Path, ...]:
     from kri_core.running.run import Request, run
 
     check_folder(out)
     today = datetime.now(UTC).date().isoformat()
     name = Path(job.model).name if Path(job.model).is_dir() else job.model
     with progress() as report:
-        finished = run(job, Request((stack,), (), SEEDS, jobs, out, today), name, report)
+        finished = run(job, Request(stacks, (), SEEDS, jobs, out, today), name, report)
     if finished.failures:
         raise unfinished(finished.failures)
     return finished.records
 
 
-def _tell(kill: Kill, again: Again) -> None:
-    then = f"{kill.score} {kill.mean:.3f} ± {kill.error:.3f}"
-    now = f"{again.record.header.ranked_by} {again.score.mean:.3f} ± {again.score.error:.3f}"
+def _tell(kill: Kill, again: Kill) -> None:
     print_fields(
         {
             "stack": kill.stack,
             "why": kill.why,
-            "then": f"{then}, − random {kill.against_random or 'not known'}",  # noqa: RUF001
-            "now": f"{now}, − random {again.against}",  # noqa: RUF001
-            "record": again.record.name,
+            "then": _numbers(kill),
+            "now": _numbers(again),
+            "record": again.record,
         }
     )
-    if again.against.better:
+    other, found = again.other_stack or "random", again.against_other or again.against_random
+    if found is not None and found.better:
         raise KriError(
-            f"the verdict of kill {kill.id} does not stand: {kill.stack} is better than random by "
-            f"{again.against}; look at both records before you trust either"
+            f"the verdict of kill {kill.id} does not stand: {kill.stack} is better than {other} by "
+            f"{found}; look at both records before you trust either"
         )
-    click.echo("The verdict stands: it was not found better than random.")
+    click.echo(f"The verdict stands: it was not found better than {other}.")
+
+
+def _numbers(kill: Kill) -> str:
+    score = f"{kill.score} {kill.mean:.3f} ± {kill.error:.3f}"
+    random = f"− random {kill.against_random or 'not known'}"  # noqa: RUF001
+    other = f", − {kill.other_stack} {kill.against_other}" if kill.other else ""  # noqa: RUF001
+    return f"{score}, {random}{other}"

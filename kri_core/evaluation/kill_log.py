@@ -24,10 +24,12 @@ TITLE = "# Kill log"  # also how `eval verify` knows the page
 ABOUT = (
     "A kill is the verdict that a stack does not do what it was hoped to, over a record under "
     "`results/` whose numbers `kri-core eval verify` computes again. `kri-core eval kill-log rerun "
-    "ID --model MODEL` runs the same stack on the same task again, with `--set seed=1` on other "
-    "documents, and says whether the verdict still stands."
+    "ID --model MODEL` runs the same stack, and the other one where it was measured against one, "
+    "on the same task again, with `--set seed=1` on other documents, and says whether the verdict "
+    "still stands."
 )
-COLUMNS = ("id", "date", "task", "blocks", "model", "stack", "score", "− random", "why", "record")  # noqa: RUF001
+_MEASURED = ("score", "− random", "− another stack")  # noqa: RUF001
+COLUMNS = ("id", "date", "task", "blocks", "model", "stack", *_MEASURED, "why", "record")
 
 
 def read_kills(folder: Path) -> tuple[Kill, ...]:
@@ -49,10 +51,11 @@ def find_kill(folder: Path, kill_id: str) -> Kill:
     raise ArtifactError(f"{folder / KILL_LOG} has no kill {kill_id!r}; it has {known}")
 
 
-def add_kill(path: Path, verdict: Verdict) -> Kill:
-    """Put a verdict on a record into the log beside it."""
-    record = read_record(path)
-    kill = kill_of(record, random_null(record, _others(path.parent)), verdict)
+def add_kill(path: Path, against: Path | None, verdict: Verdict) -> Kill:
+    """Put a verdict on a record into the log beside it; `against` lies there too."""
+    record, others = read_record(path), _others(path.parent)
+    other = None if against is None else _beside(path.parent, against)
+    kill = kill_of(record, random_null(record, others), other, verdict)
     log = path.parent / KILL_LOG
     with naming(log), log.open("a+b") as file:
         lock(file)
@@ -89,16 +92,21 @@ def kill_record(folder: Path, kill: Kill) -> Record:
     return record
 
 
+def other_record(folder: Path, kill: Kill) -> Record | None:
+    """The second record that it was measured against."""
+    return read_record(folder / kill.other) if kill.other else None
+
+
 def to_markdown(kills: Sequence[Kill]) -> str:
     """The log as a page: the same kills always give the same text."""
-    rows = [COLUMNS, *map(_cells, kills)]
+    rows = [COLUMNS, *map(cells, kills)]
     lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
     table = "\n".join((lines[0], "|" + "---|" * len(COLUMNS), *lines[1:]))
     return f"{TITLE}\n\n{ABOUT}\n\n{table if kills else 'There is none.'}\n"
 
 
-def _cells(kill: Kill) -> tuple[str, ...]:
-    against = kill.against_random
+def cells(kill: Kill) -> tuple[str, ...]:
+    """A row of the log, by COLUMNS."""
     return (
         kill.id,
         kill.date,
@@ -106,10 +114,17 @@ def _cells(kill: Kill) -> tuple[str, ...]:
         "all" if kill.budget is None else str(kill.budget),
         kill.model,
         kill.stack,
-        f"{kill.score} {kill.mean:.3f} ± {kill.error:.3f}",
-        str(against) if against else "no random null",
+        *_measured(kill),
         kill.why,
         f"{kill.record}, seal {kill.seal}",
+    )
+
+
+def _measured(kill: Kill) -> tuple[str, ...]:
+    return (
+        f"{kill.score} {kill.mean:.3f} ± {kill.error:.3f}",
+        str(kill.against_random or "no random null"),
+        f"{kill.other_stack}: {kill.against_other}" if kill.other else "",
     )
 
 
@@ -119,11 +134,11 @@ def _check(folder: Path, kill: Kill) -> None:
     if null is not None and random_null(record, [null]) is None:
         raise ArtifactError(f"kill {kill.id}: {null.name} is no random null of {record.name}")
     verdict = Verdict(kill.why, kill.date, kill.cartridges, kill.documents)
-    found = kill_of(record, null, verdict)
+    found = kill_of(record, null, other_record(folder, kill), verdict)
     if found != kill:
         raise ArtifactError(
-            f"kill {kill.id} says {kill.stack}, {_cells(kill)[6:8]}, the records give "
-            f"{found.stack}, {_cells(found)[6:8]}; restore the log"
+            f"kill {kill.id} says {kill.stack}, {_measured(kill)}, the records give "
+            f"{found.stack}, {_measured(found)}; restore the log"
         )
 
 
@@ -134,6 +149,16 @@ def _parsed(lines: list[bytes]) -> tuple[tuple[Kill, ...], str]:
     start = start_link(FIRST_LINE)
     found = list(linked_values(Kill, lines[1:], start))
     return tuple(kill for kill, _ in found), found[-1][1] if found else start
+
+
+def _beside(folder: Path, against: Path) -> Record:
+    """The log knows records by their names alone."""
+    if against.resolve().parent != folder.resolve():
+        raise ArtifactError(
+            f"{against} is not in {folder}, beside the record that is killed; copy both into one "
+            "folder"
+        )
+    return read_record(against)
 
 
 def _others(folder: Path) -> list[Record]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from attrs import field, frozen
+from attrs import astuple, field, frozen
 
 from kri_core.errors import ArtifactError, ConfigError
 from kri_core.evaluation.against_random import MIN_SEEDS
@@ -15,12 +15,12 @@ from kri_core.evaluation.statistics import LEVEL, Sample, estimate, p_value
 from kri_core.identity import digest
 
 DIGITS = 6  # after the point: the same on every machine
-SHARED = ("items_digest", "ranked_by", "fingerprint", "dtype", "substrate")  # with its null
+SHARED = ("items_digest", "ranked_by", "fingerprint", "dtype", "substrate")  # to be comparable
 
 
 @frozen
 class Against:
-    """A stack less its random null, over documents."""
+    """A stack less another row, over documents."""
 
     difference: float
     low: float
@@ -36,7 +36,7 @@ class Against:
 
     @property
     def better(self) -> bool:
-        """The t test finds the stack above random at 95 %."""
+        """The t test finds the stack above the other row at 95 %."""
         return self.difference > 0 and self.p < 1 - LEVEL
 
     def __str__(self) -> str:
@@ -63,6 +63,9 @@ class Kill:
     less_random: tuple[float, ...]  # as Against; empty without a null
     cartridges: tuple[str, ...]  # sha256 of each, in the order of documents; empty: not known
     documents: Mapping[str, int]  # which of the cartridges an item is about
+    other: str | None = None  # a second record it was measured against; None: random alone
+    other_stack: str | None = None  # with its probe set
+    less_other: tuple[float, ...] = ()  # as Against
 
     @why.validator
     def _check_why(self, _attribute: object, why: str) -> None:
@@ -79,6 +82,11 @@ class Kill:
         """Its difference to random, where a null was there."""
         return Against(*self.less_random) if self.less_random else None
 
+    @property
+    def against_other(self) -> Against | None:
+        """Its difference to the second record, where one was given."""
+        return Against(*self.less_other) if self.less_other else None
+
 
 @frozen
 class Verdict:
@@ -90,7 +98,7 @@ class Verdict:
     documents: Mapping[str, int] = field(factory=dict)
 
 
-def kill_of(record: Record, null: Record | None, verdict: Verdict) -> Kill:
+def kill_of(record: Record, null: Record | None, other: Record | None, verdict: Verdict) -> Kill:
     """The kill of a finished stack's record; every number is computed here."""
     header = check_complete(record).header
     if header.role != "stack":
@@ -98,9 +106,9 @@ def kill_of(record: Record, null: Record | None, verdict: Verdict) -> Kill:
             f"{record.name} is of {header.stack}, a row of role {header.role}; kill a stack's"
         )
     _check_documents(record, verdict)
-    sample = record.sample(header.ranked_by)
-    found = estimate(sample)
-    less = Against.of(sample.minus(null.sample(header.ranked_by))) if null else None
+    if other is not None:
+        _check_other(record, other)
+    found = estimate(record.sample(header.ranked_by))
     return Kill(
         record=record.name,
         digest=header.digest,
@@ -115,9 +123,12 @@ def kill_of(record: Record, null: Record | None, verdict: Verdict) -> Kill:
         mean=rounded(found.mean),
         error=rounded(found.error),
         null=null.name if null else None,
-        less_random=(less.difference, less.low, less.high, less.p) if less else (),
+        less_random=_less(record, null),
         cartridges=verdict.cartridges,
         documents=verdict.documents,
+        other=other.name if other else None,
+        other_stack=other.header.label if other else None,
+        less_other=_less(record, other),
     )
 
 
@@ -126,7 +137,7 @@ def random_null(record: Record, others: Sequence[Record]) -> Record | None:
     header = record.header
     for other in sorted(others, key=lambda one: (one.header.code != header.code, one.name)):
         is_null = other.header.role == "random" and other.header.pins == null_pins(header.pins)
-        same = all(getattr(other.header, name) == getattr(header, name) for name in SHARED)
+        same = _unlike(record, other) is None
         if is_null and same and len(other.header.seeds) >= MIN_SEEDS and not other.missing:
             return other
     return None
@@ -135,6 +146,36 @@ def random_null(record: Record, others: Sequence[Record]) -> Record | None:
 def rounded(value: float) -> float:
     """Without a −0.0, which another machine may not have."""
     return round(value, DIGITS) + 0.0
+
+
+def _less(record: Record, other: Record | None) -> tuple[float, ...]:
+    if other is None:
+        return ()
+    score = record.header.ranked_by
+    return astuple(Against.of(record.sample(score).minus(other.sample(score))))
+
+
+def _unlike(record: Record, other: Record) -> str | None:
+    """The first field in which two records cannot be measured against each other."""
+    mine, theirs = record.header, other.header
+    return next((name for name in SHARED if getattr(mine, name) != getattr(theirs, name)), None)
+
+
+def _check_other(record: Record, other: Record) -> None:
+    """Another finished stack, of which both a paired difference and a rerun make sense."""
+    header, field_name = check_complete(other).header, _unlike(record, other)
+    if header.role != "stack":
+        fault = f"is a row of role {header.role}"
+    elif header.label == record.header.label:
+        fault = "is of the same stack and probe set"
+    elif field_name is not None:
+        fault = f"has another {field_name}"
+    else:
+        return
+    raise ArtifactError(
+        f"{other.name} {fault}, so {record.name} is not measured against it; give --against "
+        "another stack's record of the same items, score, model, dtype and substrate"
+    )
 
 
 def _check_documents(record: Record, verdict: Verdict) -> None:

@@ -1,43 +1,22 @@
-"""A killed stack run again on its task: whether it is still no better than random."""
+"""A killed stack run again on its task: the same verdict over today's records."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from attrs import frozen
-
 from kri_core.errors import ConfigError
-from kri_core.evaluation.kills import Against, random_null
+from kri_core.evaluation.kills import Kill, Verdict, kill_of, random_null
 from kri_core.evaluation.reading import read_record
-from kri_core.evaluation.records import Header, Record, check_complete
-from kri_core.evaluation.statistics import Estimate, estimate
+from kri_core.evaluation.records import Header, Record
 
 
-@frozen
-class Again:
-    """The new numbers beside which the old verdict is read."""
-
-    record: Record
-    score: Estimate
-    against: Against
-
-    @classmethod
-    def of(cls, header: Header, paths: Sequence[Path]) -> Again:
-        """From the records of a run of the killed header's stack."""
-        found = [check_complete(read_record(path)) for path in paths]
-        wanted = (header.role, header.stack, header.probe_set)
-        for record in found:
-            new = record.header
-            null = random_null(record, found)
-            if (new.role, new.stack, new.probe_set) == wanted and null is not None:
-                sample = record.sample(new.ranked_by)
-                against = Against.of(sample.minus(null.sample(new.ranked_by)))
-                return cls(record, estimate(sample), against)
-        raise ConfigError(
-            f"the run has no row {header.label}, as the kill's record has; its scorer now reads "
-            "other probe texts: run the stack with eval run and kill that"
-        )
+def kill_again(kill: Kill, header: Header, other: Header | None, paths: Sequence[Path]) -> Kill:
+    """What the kill would say of the records of a run of its stack, and of the other one's."""
+    found = [read_record(path) for path in paths]
+    record = _row(header, found)
+    rival = _row(other, found) if other else None
+    return kill_of(record, random_null(record, found), rival, Verdict(kill.why, record.date))
 
 
 def task_again(header: Header, changes: Mapping[str, str]) -> tuple[dict[str, str], int]:
@@ -54,3 +33,15 @@ def task_again(header: Header, changes: Mapping[str, str]) -> tuple[dict[str, st
             "with --set path=FILE"
         )
     return params, int(params.pop("docs"))
+
+
+def _row(header: Header, found: Sequence[Record]) -> Record:
+    wanted = (header.role, header.stack, header.probe_set)
+    for record in found:
+        new = record.header
+        if (new.role, new.stack, new.probe_set) == wanted:
+            return record
+    raise ConfigError(
+        f"the run has no row {header.label}, as the kill's record has; its scorer now reads "
+        "other probe texts: run the stack with eval run and kill that"
+    )

@@ -165,7 +165,7 @@ def test_documents_that_are_not_the_header_s_are_refused(results):
     record = read_record(record_of(results, STACK))
     items = {result.id: 0 for result in record.results}
     with pytest.raises(ArtifactError, match="the documents listed are not those of 2026"):
-        kill_of(record, None, Verdict("slow", "2026-11-30", ("a" * 64,), items))
+        kill_of(record, None, None, Verdict("slow", "2026-11-30", ("a" * 64,), items))
 
 
 def test_a_null_of_other_pins_is_found(killed, kri, made):
@@ -185,7 +185,7 @@ def test_a_null_of_other_pins_is_found(killed, kri, made):
 
 def test_what_cannot_be_run_again_is_said(made):
     from kri_core.errors import ConfigError
-    from kri_core.running.rerun import Again, task_again
+    from kri_core.running.rerun import kill_again, task_again
 
     served = evolve(made.stack, substrate="vllm")
     with pytest.raises(ConfigError, match="the record was made on vllm, and only hf is run again"):
@@ -195,4 +195,4 @@ def test_what_cannot_be_run_again_is_said(made):
         task_again(own, {})
     assert task_again(own, {"path": "a/mine.jsonl"}) == ({"path": "a/mine.jsonl"}, 5)
     with pytest.raises(ConfigError, match=r"no row A1R2K1\(kri-d\), generic probes, as the kill's"):
-        Again.of(made.stack, [])
+        kill_again(None, made.stack, None, [])

@@ -116,3 +116,103 @@ def test_an_unknown_kill_is_refused_with_those_there_are(killed, kri, bench):
 
     assert done.code == 4
     assert "kills.jsonl has no kill 'abc'; it has " in done.err
+
+
+REPAIRED = f"{STACK}+xa25"
+
+
+@pytest.fixture
+def repairs_killed(evaluate, plugin, kri, tmp_path, bench):
+    """`loud` with repairs, killed with and without `--against` the same without them."""
+    for name, after in (("loud", ""), ("again", " * 3 + 1")):
+        plugin("scorer", name, KNORM.format(after=after))
+    assert evaluate("--seeds", 1, stacks=(STACK, REPAIRED)).code == 0
+    by_stack = {
+        stack: next(
+            p for p in (tmp_path / "out").iterdir() if f'"stack":"{stack}"' in p.read_text()
+        )
+        for stack in (STACK, REPAIRED)
+    }
+
+    def kill(*against):
+        (tmp_path / "out" / "kills.jsonl").unlink(missing_ok=True)
+        given = ("--why", "no gain", "--cache", bench / "cache", *against)
+        done = kri("eval", "kill", by_stack[REPAIRED], *given)
+        assert done.code == 0, done.err
+        return tmp_path / "out"
+
+    return kill, ("--against", by_stack[STACK])
+
+
+def test_a_kill_of_repairs_is_said_of_stacks_with_these_repairs(repairs_killed, evaluate):
+    """Control: killed without the other, it is a verdict on what was selected, and said of both."""
+    kill, against = repairs_killed
+    stacks = ("A1R2K5(again)", "A1R2K5(again)+xa25")
+
+    kill(*against)
+    (line,) = warned(evaluate("--seeds", 1, stacks=stacks))
+    assert line.startswith(f"warning: A1R2K5(again)+xa25 selects what the killed {REPAIRED} ")
+    kill()
+    said = warned(evaluate("--seeds", 1, stacks=stacks))
+    assert [line.split()[1] for line in said] == list(stacks)
+
+
+def test_a_bake_passes_over_a_kill_of_repairs(repairs_killed, kri, bench, tmp_path):
+    """The same control."""
+    from kri_core.artifacts import read_cartridge
+    from kri_core.evaluation.kill_log import read_kills
+
+    kill, against = repairs_killed
+    (known,) = read_kills(kill())
+    cartridge = next(
+        path
+        for path in (bench / "cache" / "cartridges").iterdir()
+        if read_cartridge(path).sha256 in known.cartridges
+    )
+    bake = ("bake", "--cartridge", cartridge, "--scorer", "again", "--out", tmp_path / "priors")
+    results = ("--results", tmp_path / "out")
+
+    assert len(warned(kri(*bake, *results))) == 1
+    kill(*against)
+    assert warned(kri(*bake, *results)) == []
+
+
+def test_a_rerun_runs_both_stacks_and_judges_by_their_difference(repairs_killed, kri, bench):
+    """Better than random or not: whether the repairs gain is asked."""
+    kill, against = repairs_killed
+    folder = kill(*against)
+    (one,) = kri("eval", "kill-log", "--results", folder, "--json").json["kills"]
+    again = ("eval", "kill-log", "--results", folder, "rerun", one["id"])
+    done = kri(*again, "--model", bench / "model", "--cache", bench / "cache")
+
+    then = f"− {STACK} {one['less_other'][0]:+.3f} ["  # noqa: RUF001
+    lines = {line.split()[0]: line for line in done.out.splitlines()}
+    assert then in lines["then"]
+    assert then in lines["now"]
+    better = done.code == 1 and f"{REPAIRED} is better than {STACK} by +" in done.err
+    assert better or f"stands: it was not found better than {STACK}." in done.out
+    new = [
+        path for path in (folder / "reruns").iterdir() if f'"stack":"{STACK}"' in path.read_text()
+    ]
+    assert len(new) == 1
+
+
+def test_a_stack_that_now_gains_on_the_other_exits_with_1(repairs_killed, kri, bench, monkeypatch):
+    """Only the difference to the other is made up: random has no say."""
+    from kri_core.evaluation.kills import Against, Kill
+
+    kill, against = repairs_killed
+    folder = kill(*against)
+    (one,) = kri("eval", "kill-log", "--results", folder, "--json").json["kills"]
+    again = ("eval", "kill-log", "--results", folder, "rerun", one["id"])
+    model = ("--model", bench / "model", "--cache", bench / "cache")
+    better, flat = Against(0.5, 0.3, 0.7, 0.001), Against(0.0, -0.1, 0.1, 1.0)
+
+    monkeypatch.setattr(Kill, "against_random", better)
+    monkeypatch.setattr(Kill, "against_other", flat)
+    assert "stands: it was not found better than A1R2K5(loud)." in kri(*again, *model).out
+    monkeypatch.setattr(Kill, "against_random", flat)
+    monkeypatch.setattr(Kill, "against_other", better)
+    done = kri(*again, *model)
+    assert done.code == 1
+    assert f"does not stand: {REPAIRED} is better than {STACK} by +0.500" in done.err
