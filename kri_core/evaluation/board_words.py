@@ -49,17 +49,16 @@ def summary(board: Board) -> str:
 def flagged(board: Board) -> Iterator[str]:
     """What to look at before a row is believed, and which rows could not be looked at."""
     by_flag: dict[str, list[str]] = {}
+    by_reason: dict[str, list[str]] = {}
     for row in board.rows:
         if row.leak and row.leak.flag:
             by_flag.setdefault(row.leak.flag, []).append(row.label)
+        if row.leak and row.leak.unchecked:
+            by_reason.setdefault(row.leak.unchecked, []).append(row.label)
     for flag, labels in sorted(by_flag.items()):
         yield f"{'; '.join(labels)}{': each' if len(labels) > 1 else ''} {flag}."
-    unchecked = [row.label for row in board.rows if row.leak and not row.leak.checked]
-    if unchecked:
-        yield (
-            "Not checked for a leak, as no oracle with their pins or no evidence is recorded: "
-            f"{'; '.join(unchecked)}."
-        )
+    for reason, labels in sorted(by_reason.items()):
+        yield f"Not checked for a leak, as {reason}: {'; '.join(labels)}."
 
 
 def other_scores(board: Board) -> list[str]:

@@ -1,11 +1,12 @@
 """Which rows keep as much of the evidence as a reference that is told where it is.
 
 A question-blind row keeps the same blocks for every item of a document, so at best it knows what
-`oracle-doc` knows; it is held against that. A row that reads the question can honestly find what
-`oracle` is told, so it is held against `oracle` and in other words. With one item to a document
-the two look alike, and no row is taken for blind. Neither is a proof: a flag
-says what to look at. Keeping most of a document keeps the evidence too, so a row is flagged only
-if it also keeps more than the random selector of its pins.
+`oracle-doc` knows; it is held against that, on the documents whose evidence that holds whole: of
+others it keeps what comes first, which a row may honestly better. A row that reads the question
+can honestly find what `oracle` is told, so it is held against `oracle` and in other words. With
+one item to a document the two look alike, and no row is taken for blind. Neither is a proof: a
+flag says what to look at. Keeping most of a document keeps the evidence too, so a row is flagged
+only if it also keeps more than the random selector of its pins.
 """
 
 from __future__ import annotations
@@ -15,22 +16,28 @@ from collections.abc import Sequence
 from attrs import frozen
 
 from kri_core.evaluation.records import Record
-from kri_core.evaluation.statistics import estimate
+from kri_core.evaluation.statistics import Sample, estimate
 
 COVER = "cover"
-BLIND = "keeps as much of the evidence as oracle-doc, which is told where it is: look for a leak"
+BLIND = (
+    "keeps as much of the evidence as oracle-doc, which is told where it is, of the documents of "
+    "which that keeps all: look for a leak"
+)
 AWARE = (
     "keeps as much of the evidence as oracle, which is told where it is; reading the question can "
     "do so honestly: check that it reads nothing else"
 )
 
+NO_ORACLE = "no oracle with their pins or no evidence is recorded"
+NO_ROOM = "oracle-doc of their pins and budget holds all evidence of fewer than two documents"
+
 
 @frozen
 class LeakCheck:
-    """Whether a row was held against an oracle, and what that found."""
+    """What holding a row against an oracle found, or why it was not done."""
 
-    checked: bool
     flag: str | None = None
+    unchecked: str | None = None
 
 
 def leak_check(record: Record, null: Record, oracles: Sequence[Record]) -> LeakCheck:
@@ -46,11 +53,24 @@ def leak_check(record: Record, null: Record, oracles: Sequence[Record]) -> LeakC
         None,
     )
     if oracle is None or not all(_has_cover(one) for one in (record, null, oracle)):
-        return LeakCheck(False)
-    kept = record.sample(COVER)
-    below = estimate(kept.minus(oracle.sample(COVER))).high < 0
+        return LeakCheck(unchecked=NO_ORACLE)
+    kept, told = record.sample(COVER), oracle.sample(COVER)
+    difference = _where_all_is_kept(kept, told) if blind else kept.minus(told)
+    if difference is None:
+        return LeakCheck(unchecked=NO_ROOM)
+    below = estimate(difference).high < 0
     chosen = estimate(kept.minus(null.sample(COVER))).low > 0
-    return LeakCheck(True, (BLIND if blind else AWARE) if chosen and not below else None)
+    return LeakCheck((BLIND if blind else AWARE) if chosen and not below else None)
+
+
+def _where_all_is_kept(kept: Sample, told: Sample) -> Sample | None:
+    """`kept` less `told`, of the documents of which `told` is all; None: not two of them."""
+    short = {group for group, cover in zip(told.groups, told.values, strict=True) if cover < 1}
+    if len(set(told.groups) - short) < 2:
+        return None
+    difference = kept.minus(told)
+    items = zip(difference.ids, difference.groups, difference.values, strict=True)
+    return Sample.of(item for item in items if item[1] not in short)
 
 
 def question_blind(record: Record) -> bool:

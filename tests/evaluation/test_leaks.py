@@ -5,7 +5,7 @@ from attrs import evolve
 
 from kri_core.evaluation.board import leaderboard
 from kri_core.evaluation.board_text import to_markdown
-from kri_core.evaluation.leaks import AWARE, BLIND, question_blind
+from kri_core.evaluation.leaks import AWARE, BLIND, NO_ORACLE, NO_ROOM, question_blind
 from kri_core.evaluation.recording import recording
 from kri_core.evaluation.records import Record
 from kri_core.evaluation.verifying import read_all
@@ -42,10 +42,23 @@ def one_in_ten(number, seed):
     return float((number + seed) % 10 == 0)
 
 
-def row_of(made, folder, cover, blocks, references=("oracle-doc", "oracle"), doc_cover=all_of_it):
+def first_two(number, _seed):
+    """All evidence of two documents, of the others that of their first two items."""
+    return float(number < 8 or number % 4 < 2)
+
+
+def row_of(
+    made,
+    folder,
+    cover,
+    blocks,
+    references=("oracle-doc", "oracle"),
+    doc_cover=all_of_it,
+    null_cover=one_in_ten,
+):
     """The board's row for a stack of this cover beside random, full, floor and the oracles."""
     write(made, folder, made.stack, cover, blocks)
-    write(made, folder, made.random, one_in_ten, its_own)
+    write(made, folder, made.random, null_cover, its_own)
     for header in (made.full, made.floor):
         write(made, folder, header, all_of_it, same)
     for name in references:
@@ -63,7 +76,7 @@ def test_a_blind_selector_that_peeks_is_flagged(tmp_path, made):
     assert row.leak.flag == BLIND
     assert (
         "⚑ A1R2K1(kri-d), generic probes keeps as much of the evidence as oracle-doc, which is "
-        "told where it is: look for a leak."
+        "told where it is, of the documents of which that keeps all: look for a leak."
     ) in page
     assert "A1R2K1(kri-d), generic probes ⚑ |" in page
 
@@ -72,17 +85,42 @@ def test_an_honest_blind_selector_is_not_flagged(tmp_path, made):
     """Far above random, but half of what the oracle keeps."""
     row, page = row_of(made, tmp_path, half, same)
 
-    assert (row.leak.checked, row.leak.flag) == (True, None)
+    assert (row.leak.unchecked, row.leak.flag) == (None, None)
     assert "⚑" not in page
 
 
 def test_a_row_that_keeps_what_random_keeps_is_not_flagged(tmp_path, made):
-    """Where the oracle has no room either, equal to it is no sign of anything."""
-    row, _ = row_of(
-        made, tmp_path, lambda n, _: n % 10 / 45, same, doc_cover=lambda n, _: n % 10 / 45
-    )
+    """Where the budget is most of the document, equal to the oracle is no sign of anything."""
+    row, _ = row_of(made, tmp_path, all_of_it, same, null_cover=all_of_it)
 
-    assert row.leak.flag is None
+    assert (row.leak.unchecked, row.leak.flag) == (None, None)
+
+
+@pytest.mark.parametrize("cover", [half, lambda number, _: float(number % 4 > 0)])
+def test_a_row_that_beats_an_oracle_without_room_is_not_flagged_and_the_board_says_so(
+    tmp_path, made, cover
+):
+    """`oracle-doc` keeps the first of four pieces; the row two or three others, of all five."""
+    row, page = row_of(made, tmp_path, cover, same, doc_cover=lambda n, _: float(n % 4 == 0))
+
+    assert (row.leak.unchecked, row.leak.flag) == (NO_ROOM, None)
+    assert (
+        "⚑ Not checked for a leak, as oracle-doc of their pins and budget holds all "
+        "evidence of fewer than two documents: A1R2K1(kri-d), generic probes."
+    ) in page
+
+
+def test_where_the_oracle_has_room_in_two_documents_these_are_looked_at(tmp_path, made):
+    """Half of these two, and of the others three pieces of four where the oracle keeps two."""
+
+    def honest(number, _seed):
+        return float(number % 2 if number < 8 else number % 4 > 0)
+
+    row, _ = row_of(made, tmp_path / "honest", honest, same, doc_cover=first_two)
+    peeking, _ = row_of(made, tmp_path / "peeking", first_two, same, doc_cover=first_two)
+
+    assert (row.leak.unchecked, row.leak.flag) == (None, None)
+    assert peeking.leak.flag == BLIND
 
 
 def test_a_row_that_reads_the_question_is_asked_for_in_other_words(tmp_path, made):
@@ -113,7 +151,7 @@ def test_where_a_document_has_one_item_no_row_is_taken_for_blind(made):
 def test_without_its_oracle_nothing_is_flagged_and_the_board_says_so(tmp_path, made, references):
     row, page = row_of(made, tmp_path, all_of_it, same, references)
 
-    assert (row.leak.checked, row.leak.flag) == (False, None)
+    assert (row.leak.unchecked, row.leak.flag) == (NO_ORACLE, None)
     assert (
         "Not checked for a leak, as no oracle with their pins or no evidence is recorded: "
         "A1R2K1(kri-d), generic probes."
