@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kri_core.cli.eval_run import SEEDS, check_folder, settings, unfinished
+from kri_core.cli.eval_run import check_folder, settings, unfinished
 from kri_core.cli.needing import need_packages
 from kri_core.cli.options import FILE, model_options
 from kri_core.cli.output import print_fields
 from kri_core.cli.progress import progress
 from kri_core.errors import KriError
+from kri_core.evaluation.against_random import MIN_SEEDS
 
 if TYPE_CHECKING:
     from kri_core.evaluation.kills import Kill
@@ -84,7 +85,7 @@ def _run(job: Job, stacks: tuple[str, ...], jobs: int, out: Path) -> tuple[Path,
     today = datetime.now(UTC).date().isoformat()
     name = Path(job.model).name if Path(job.model).is_dir() else job.model
     with progress() as report:
-        finished = run(job, Request(stacks, (), SEEDS, jobs, out, today), name, report)
+        finished = run(job, Request(stacks, (), MIN_SEEDS, jobs, out, today), name, report)
     if finished.failures:
         raise unfinished(finished.failures)
     return finished.records

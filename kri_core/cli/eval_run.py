@@ -11,11 +11,10 @@ import click
 from kri_core.cli.options import FILE, model_options
 from kri_core.cli.progress import progress
 from kri_core.errors import ConfigError, KriError
+from kri_core.evaluation.against_random import MIN_SEEDS
 
 if TYPE_CHECKING:
     from kri_core.running.crossing import Failure
-
-SEEDS = 20  # of a random null, EVAL 1
 
 
 def _budgets(_ctx: click.Context, _param: click.Parameter, text: str | None) -> tuple[int, ...]:
@@ -49,7 +48,7 @@ def settings(
 @click.option(
     "--seeds",
     type=click.IntRange(min=1),
-    default=SEEDS,
+    default=MIN_SEEDS,
     show_default=True,
     help="Of the random null.",
 )
