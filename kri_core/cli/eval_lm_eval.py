@@ -53,14 +53,14 @@ def lm_eval(
     from kri_core.artifacts.atomic import replacing
     from kri_core.artifacts.opening import naming
     from kri_core.models import kri_home
-    from kri_core.running.lm_eval_bridge import Request, check_lm_eval, evaluate, load_routers
+    from kri_core.running.lm_eval_bridge import LmEvalOptions, check_lm_eval, evaluate, load_routers
 
     check_lm_eval()
     routers = load_routers(stacks)
     names = tuple(name for part in tasks.split(",") if (name := part.strip()))
-    request = Request(names, include_path, split_at, limit)
+    options = LmEvalOptions(names, include_path, split_at, limit)
     model = load(model_name, revision, dtype, device)
-    found = evaluate(model, routers, cache or kri_home() / "eval", request)
+    found = evaluate(model, routers, cache or kri_home() / "eval", options)
     if out is not None:
         import json
 

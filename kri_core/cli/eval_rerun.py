@@ -79,13 +79,14 @@ def _job(
 
 
 def _run(job: Job, stacks: tuple[str, ...], jobs: int, out: Path) -> tuple[Path, ...]:
-    from kri_core.running.run import Request, run
+    from kri_core.running.run import RunOptions, run
 
     check_folder(out)
     today = datetime.now(UTC).date().isoformat()
     name = Path(job.model).name if Path(job.model).is_dir() else job.model
+    options = RunOptions(stacks, (), MIN_SEEDS, jobs, out, today)
     with progress() as report:
-        finished = run(job, Request(stacks, (), MIN_SEEDS, jobs, out, today), name, report)
+        finished = run(job, options, name, report)
     if finished.failures:
         raise unfinished(finished.failures)
     return finished.records

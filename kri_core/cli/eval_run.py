@@ -84,7 +84,7 @@ def run(
     from kri_core.models import kri_home
     from kri_core.running.crossing import Job
     from kri_core.running.killed import killed_in, records_alike
-    from kri_core.running.run import Request
+    from kri_core.running.run import RunOptions
     from kri_core.running.run import run as run_all
 
     job = Job(
@@ -100,12 +100,12 @@ def run(
         server=server,
     )
     today = datetime.now(UTC).date().isoformat()
-    request = Request(stacks, budgets, seeds, jobs, out, today, placement)
+    options = RunOptions(stacks, budgets, seeds, jobs, out, today, placement)
     name = Path(model_name).name if Path(model_name).is_dir() else model_name
     check_folder(out)
     killed = killed_in(out)
     with progress() as report:
-        finished = run_all(job, request, name, report)
+        finished = run_all(job, options, name, report)
     for path in finished.records:
         click.echo(path)
     for line in records_alike(finished.records, killed):

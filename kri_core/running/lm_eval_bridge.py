@@ -18,7 +18,7 @@ from kri_core.grammar import parse
 from kri_core.registry import Registry
 from kri_core.routing import Router
 from kri_core.running.caching import Cache
-from kri_core.running.lm_eval_reading import Reader
+from kri_core.running.lm_eval_reading import ContextReader
 from kri_core.running.provenance import code_version, plugin_versions
 from kri_core.stack import Stack
 from kri_core.substrate.hf import HfModel
@@ -27,7 +27,7 @@ FULL = "full"
 
 
 @frozen
-class Request:
+class LmEvalOptions:
     """What is evaluated."""
 
     tasks: tuple[str, ...]
@@ -50,16 +50,17 @@ def load_routers(stacks: Sequence[str]) -> dict[str, Router]:
 
 
 def evaluate(
-    model: HfModel, routers: dict[str, Router], cache: Path, request: Request
+    model: HfModel, routers: dict[str, Router], cache: Path, options: LmEvalOptions
 ) -> dict[str, object]:
     """lm-eval's results of full attention and each stack, and how the requests were read."""
     import lm_eval
     from lm_eval.utils import handle_non_serializable
 
+    split_at = options.split_at
     with redirect_stdout(sys.stderr):
-        manager = _manager(request)
+        manager = _manager(options)
         rows = [
-            _row(name, Reader(model, router, Cache(cache), request.split_at), request, manager)
+            _row(name, ContextReader(model, router, Cache(cache), split_at), options, manager)
             for name, router in [(FULL, None), *routers.items()]
         ]
     found = {
@@ -68,20 +69,20 @@ def evaluate(
         "model": model.identity.model_id,
         "fingerprint": model.identity.fingerprint,
         "dtype": str(model.dtype).removeprefix("torch."),
-        "split_at": request.split_at,
+        "split_at": split_at,
         "rows": rows,
     }
     plain: dict[str, object] = json.loads(json.dumps(found, default=handle_non_serializable))
     return plain
 
 
-def _manager(request: Request) -> Any:  # noqa: ANN401 - lm-eval is not here where types are
+def _manager(options: LmEvalOptions) -> Any:  # noqa: ANN401 - lm-eval is not here where types are
     from lm_eval.tasks import TaskManager
 
-    include = None if request.include_path is None else str(request.include_path)
-    with _blamed(request):
+    include = None if options.include_path is None else str(options.include_path)
+    with _blamed(options):
         manager = TaskManager(include_path=include)
-    for name in request.tasks:
+    for name in options.tasks:
         if name not in manager.all_tasks:
             raise ConfigError(
                 f"lm-eval has no task {name!r}; lm-eval ls tasks lists them, and --include-path "
@@ -90,16 +91,21 @@ def _manager(request: Request) -> Any:  # noqa: ANN401 - lm-eval is not here whe
     return manager
 
 
-def _row(name: str, reader: Reader, request: Request, manager: Any) -> dict[str, object]:  # noqa: ANN401
+def _row(
+    name: str,
+    reader: ContextReader,
+    options: LmEvalOptions,
+    manager: Any,  # noqa: ANN401
+) -> dict[str, object]:
     from lm_eval import simple_evaluate
 
     from kri_core.running.lm_eval_model import RoutedLM
 
-    with _blamed(request):
+    with _blamed(options):
         results = simple_evaluate(
             RoutedLM(reader),
-            tasks=list(request.tasks),
-            limit=request.limit,
+            tasks=list(options.tasks),
+            limit=options.limit,
             task_manager=manager,
             log_samples=False,
         )
@@ -115,7 +121,7 @@ def _row(name: str, reader: Reader, request: Request, manager: Any) -> dict[str,
 
 
 @contextmanager
-def _blamed(request: Request) -> Iterator[None]:
+def _blamed(options: LmEvalOptions) -> Iterator[None]:
     """Tasks fail in ways of their own: data that is not there, a template, a metric."""
     try:
         yield
@@ -125,7 +131,7 @@ def _blamed(request: Request) -> Iterator[None]:
         if _passed_through_us(error):
             raise
         raise EngineError(
-            f"lm-eval failed on {', '.join(request.tasks)}: {one_line(error)[:300]}; check the "
+            f"lm-eval failed on {', '.join(options.tasks)}: {one_line(error)[:300]}; check the "
             "tasks and their data with lm-eval itself"
         ) from error
 

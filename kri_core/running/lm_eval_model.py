@@ -15,7 +15,7 @@ from kri_core.grammar import parse
 from kri_core.models import kri_home, resolve_model
 from kri_core.routing import Router
 from kri_core.running.caching import Cache
-from kri_core.running.lm_eval_reading import Reader
+from kri_core.running.lm_eval_reading import ContextReader
 from kri_core.substrate.hf import load_model
 
 
@@ -23,7 +23,7 @@ from kri_core.substrate.hf import load_model
 class RoutedLM(LM):
     """A causal model that attends to the blocks a stack keeps of each context's document."""
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: ContextReader) -> None:
         super().__init__()
         self.reader = reader
 
@@ -40,7 +40,7 @@ class RoutedLM(LM):
             )
         model = load_model(resolve_model(arg_dict["model"]), None, "float32", "auto")
         router = Router.from_config(parse(arg_dict["stack"]))
-        return cls(Reader(model, router, Cache(kri_home() / "eval"), arg_dict["split_at"]))
+        return cls(ContextReader(model, router, Cache(kri_home() / "eval"), arg_dict["split_at"]))
 
     def loglikelihood(self, requests: Sequence[Any]) -> list[tuple[float, bool]]:
         """The continuations of one context are read together."""

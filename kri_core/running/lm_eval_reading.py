@@ -37,7 +37,7 @@ class Chosen:
 
 
 @define(eq=False)
-class Reader:
+class ContextReader:
     """Answers requests through a stack, or with full attention, and counts them."""
 
     model: HfModel

@@ -35,7 +35,7 @@ Report = Callable[[str, int, int, int], object]  # (work, documents done, in all
 
 
 @frozen
-class Request:
+class RunOptions:
     """What is to be run, beside what a process is started with."""
 
     stacks: tuple[str, ...]
@@ -55,22 +55,22 @@ class Finished:
     failures: tuple[Failure, ...]
 
 
-def run(job: Job, request: Request, model: str, report: Report) -> Finished:
+def run(job: Job, options: RunOptions, model: str, report: Report) -> Finished:
     """Run or go on with it; what fails on one document is named, and everything else is done."""
     registry = Registry.discover()
-    stacks = stacks_of(request.stacks, request.budgets, registry)
+    stacks = stacks_of(options.stacks, options.budgets, registry)
     scorers = dict.fromkeys(str(stack.scorer.ref) for stack in stacks if stack.scorer)
     job = evolve(job, scorers=tuple(scorers))
-    with crew(job, request.jobs) as hands:
+    with crew(job, options.jobs) as hands:
         said = hands.report()
-        if request.placement:
+        if options.placement:
             position_matched(0, said.documents)  # refused before any work
-        prepared = _prepared(hands, said.documents, report, request.jobs)
+        prepared = _prepared(hands, said.documents, report, options.jobs)
         keep_documents(job.cache, prepared)
         if job.server is not None:
             said = served(job, job.server, said, prepared, stacks)
-        rows = _planned(stacks, request.num_seeds, prepared, registry)
-        if request.placement:
+        rows = _planned(stacks, options.num_seeds, prepared, registry)
+        if options.placement:
             rows += placement_rows(rows)
         if job.server is not None:
             rows = served_rows(rows)
@@ -79,12 +79,10 @@ def run(job: Job, request: Request, model: str, report: Report) -> Finished:
         rows = [row for row in rows if has_priors(row, by_name.get(row.name), prepared)]
         headers = [header_of(row, by_name.get(row.name), facts) for row in rows]
         with ExitStack() as files:
-            recorders = [
-                files.enter_context(recording(request.out, header, request.today))
-                for header in headers
-            ]
+            opened = (recording(options.out, header, options.today) for header in headers)
+            recorders = [files.enter_context(one) for one in opened]
             work = list(_missing(rows, recorders, prepared))
-            failures = _answered(hands, work, recorders, report, request.jobs)
+            failures = _answered(hands, work, recorders, report, options.jobs)
         baked = [failure for one in prepared for failure in one.failures]
         return Finished(tuple(one.path for one in recorders), (*baked, *failures))
 

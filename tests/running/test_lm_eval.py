@@ -81,14 +81,14 @@ def reader(shop, tmp_path):
     """A reader of a stack; None is full attention."""
     from kri_core.running.caching import Cache
     from kri_core.running.lm_eval_bridge import load_routers
-    from kri_core.running.lm_eval_reading import Reader
+    from kri_core.running.lm_eval_reading import ContextReader
     from kri_core.substrate.hf import load_model
 
     model = load_model(str(shop / "model"), None, "float32", "cpu")
 
     def make(stack=None):
         router = None if stack is None else next(iter(load_routers([stack]).values()))
-        return Reader(model, router, Cache(tmp_path / "cache"), SPLIT)
+        return ContextReader(model, router, Cache(tmp_path / "cache"), SPLIT)
 
     return make
 
@@ -214,12 +214,12 @@ def test_data_that_are_not_there_are_said_in_one_line(lm_eval, shop, monkeypatch
 
 
 def test_a_fault_of_ours_is_not_called_lm_evals(lm_eval, monkeypatch):
-    from kri_core.running.lm_eval_reading import Reader
+    from kri_core.running.lm_eval_reading import ContextReader
 
     def fault(*_):
         raise ZeroDivisionError("ours")
 
-    monkeypatch.setattr(Reader, "scores", fault)
+    monkeypatch.setattr(ContextReader, "scores", fault)
 
     done = lm_eval("--stack", "recency[budget=2]", "--limit", 1)
 
