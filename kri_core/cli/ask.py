@@ -74,7 +74,7 @@ def ask(
         probe = HfProbe(model, cartridge, probe_texts(model, texts), BATCH, progress=report)
         manifest = router.route(cartridge, Query(token_ids), prior, probe)
     routed = time.perf_counter() - start
-    prefix, repairs = run_repairs(model, cartridge, router, manifest, token_ids)
+    ((prefix, repairs),) = run_repairs(model, cartridge, router, [(manifest, token_ids)])
     answered = answer(model, cartridge, manifest.kept, token_ids, max_new_tokens, repaired=prefix)
     text = model.tokenizer.decode(answered.token_ids, skip_special_tokens=True)
     if as_json:

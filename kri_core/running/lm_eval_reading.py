@@ -92,7 +92,7 @@ class ContextReader:
             cartridge, Query(question), self._prior(self.router, probe), probe
         )
         self.kept_fractions += [manifest.kept_fraction] * requests
-        prefix, _ = run_repairs(self.model, cartridge, self.router, manifest, question)
+        ((prefix, _),) = run_repairs(self.model, cartridge, self.router, [(manifest, question)])
         return Chosen(cartridge, manifest.kept, prefix)
 
     def _count_dense(self, requests: int) -> None:

@@ -26,7 +26,6 @@ class HfRows:
 
     def answer(self, row: PlannedRow, seed: int) -> list[tuple[Selection, Outcome]]:
         """What was kept for each item, and how it came out."""
-        items = self.document.items
-        chosen = [self.chooser.choose(row, item, seed) for item in items]
-        outcomes = self.reader.outcomes(list(zip(items, chosen, strict=True)))
+        chosen = self.chooser.choose(row, seed)
+        outcomes = self.reader.outcomes(list(zip(self.document.items, chosen, strict=True)))
         return list(zip(chosen, outcomes, strict=True))

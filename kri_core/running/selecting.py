@@ -22,6 +22,7 @@ from kri_core.running.planning import PlannedRow
 from kri_core.scoring import SCORE_QUERY
 from kri_core.stack import Member
 from kri_core.substrate.hf import HfModel, HfProbe, load_prefix, probe_texts, run_repairs
+from kri_core.substrate.hf.captures import Captures
 from kri_core.substrate.hf.quantise import quantised
 from kri_core.types import Cartridge, Query, Split
 
@@ -43,13 +44,27 @@ class Chooser:
     cache: Cache
     registry: Registry
     other: Chooser | None = None  # of the next document, for the rows that take its places
+    _captures: Captures = Factory(Captures)
     _routers: dict[str, Router] = Factory(dict)
     _probes: dict[str | None, HfProbe] = Factory(dict)
     _priors: dict[tuple[str, str | None], Prior] = Factory(dict)
-    _routed: dict[object, Selection] = Factory(dict)
 
-    def choose(self, row: PlannedRow, item: Item, seed: int) -> Selection:
-        """What this row keeps for an item under a seed."""
+    def choose(self, row: PlannedRow, seed: int) -> list[Selection]:
+        """What this row keeps for each of the document's items under a seed."""
+        if row.kind == "placement" and self.other:
+            return self._placed(row, self.other)
+        if row.kind in {"stack", "placement"}:
+            return self._by_stack(row)
+        if row.kind == "oracle":
+            place = self._split(row), self.cartridge.layout.block_size, seed
+            return [self._oracle(item, *place) for item in self.document.items]
+        return [self._for_all(row, seed)] * len(self.document.items)
+
+    def _oracle(self, item: Item, split: Split, size: int, seed: int) -> Selection:
+        return Selection(oracle(split, item.evidence, size, seed, self.cartridge.prefix_hash))
+
+    def _for_all(self, row: PlannedRow, seed: int) -> Selection:
+        """Of a reference that keeps the same whatever is asked."""
         cartridge, split = self.cartridge, self._split(row)
         size, prefix_hash = cartridge.layout.block_size, cartridge.prefix_hash
         if row.kind == "full":
@@ -58,16 +73,10 @@ class Chooser:
             return Selection((), document=False)
         if row.kind == "random":
             return Selection(random_blocks(split, seed, prefix_hash))
-        if row.kind == "oracle":
-            return Selection(oracle(split, item.evidence, size, seed, prefix_hash))
         if row.kind == "oracle-doc":
-            spans = [other.evidence for other in self.document.items]
+            spans = [item.evidence for item in self.document.items]
             return Selection(oracle_doc(split, spans, size, seed, prefix_hash))
-        if row.kind == "quantised":
-            return self._quantised(row.bits)
-        if row.kind == "placement" and self.other:
-            return self._placed(row, item, self.other)
-        return self._by_stack(row, item)
+        return self._quantised(row.bits)
 
     def _split(self, row: PlannedRow) -> Split:
         anchor, recent, budget = row.pins
@@ -76,18 +85,13 @@ class Chooser:
         return Split.pin(blocks, anchor=anchor, recent=recent, mid_budget=left)
 
     def _quantised(self, bits: int) -> Selection:
-        """Every block in so many bits, quantised once for all of a document's items."""
-        key, blocks = ("quantised", bits), tuple(range(self.cartridge.layout.num_blocks))
-        if key not in self._routed:
-            start = time.perf_counter()
-            prefix = quantised(load_prefix(self.model, self.cartridge, blocks), bits)
-            seconds = time.perf_counter() - start
-            self._routed[key] = Selection(
-                blocks, repaired=prefix, variant=f"quantised {bits}", seconds=seconds
-            )
-        return self._routed[key]
+        """Every block in so many bits."""
+        blocks, start = tuple(range(self.cartridge.layout.num_blocks)), time.perf_counter()
+        prefix = quantised(load_prefix(self.model, self.cartridge, blocks), bits)
+        seconds = time.perf_counter() - start
+        return Selection(blocks, repaired=prefix, variant=f"quantised {bits}", seconds=seconds)
 
-    def _placed(self, row: PlannedRow, item: Item, other: Chooser) -> Selection:
+    def _placed(self, row: PlannedRow, other: Chooser) -> list[Selection]:
         """The blocks that the stack kept there for the item of the same index; no repair."""
         mine, its = self.cartridge.layout.num_blocks, other.cartridge.layout.num_blocks
         if (mine, len(self.document.items)) != (its, len(other.document.items)):
@@ -96,34 +100,42 @@ class Chooser:
                 f"{mine} and {len(self.document.items)}, {other.document.id} {its} and "
                 f"{len(other.document.items)}: leave --placement out, or give them one length"
             )
-        return other._by_stack(row, other.document.items[self.document.items.index(item)])
+        return other._by_stack(row)
 
-    def _by_stack(self, row: PlannedRow, item: Item) -> Selection:
+    def _by_stack(self, row: PlannedRow) -> list[Selection]:
         """A stack that does not read the question is asked once for all of a document's."""
-        router = self.router(row.name)
-        asked = item.question if _reads_question(router) else ()
-        key = (row.name, row.probe_set, asked)
-        if key not in self._routed:
-            self._routed[key] = self._select(router, row, item)
-        return self._routed[key]
+        router, items = self.router(row.name), self.document.items
+        aware = _reads_question(router)
+        asked = [item.question if aware else items[0].question for item in items]
+        questions = list(dict.fromkeys(asked))
+        found = dict(zip(questions, self._select(router, row, questions), strict=True))
+        return [found[question] for question in asked]
 
-    def _select(self, router: Router, row: PlannedRow, item: Item) -> Selection:
+    def _select(
+        self, router: Router, row: PlannedRow, questions: Sequence[tuple[int, ...]]
+    ) -> list[Selection]:
         prior, probe = self._prior(router, row.probe_set), self._probe(row.probe_set)
-        start = time.perf_counter()
-        manifest = router.route(self.cartridge, Query(item.question), prior, probe)
-        if row.kind == "placement":
-            return Selection(manifest.kept, seconds=time.perf_counter() - start)
-        prefix, repairs = run_repairs(self.model, self.cartridge, router, manifest, item.question)
-        selection = Selection(manifest.kept, seconds=time.perf_counter() - start)
-        if prefix is None:
-            return selection
-        asked = list(item.question) if _repairs_after_question(router) else []
-        return evolve(
-            selection,
-            repaired=prefix,
-            variant=f"{row.name} {row.probe_set} {asked}",
-            refreshed_tokens=sum(len(one.report.refreshed) for one in repairs),
-        )
+        manifests, chosen = [], []
+        for question in questions:
+            start = time.perf_counter()
+            manifest = router.route(self.cartridge, Query(question), prior, probe)
+            manifests.append(manifest)
+            chosen.append(Selection(manifest.kept, seconds=time.perf_counter() - start))
+        if row.kind == "placement" or not router.stack.repairs:
+            return chosen
+        wanted = list(zip(manifests, questions, strict=True))
+        done = run_repairs(self.model, self.cartridge, router, wanted)
+        last = _repairs_after_question(router)
+        return [
+            evolve(
+                selection,
+                repaired=prefix,
+                variant=f"{row.name} {row.probe_set} {list(question) if last else []}",
+                refreshed_tokens=sum(len(one.report.refreshed) for one in repairs),
+                seconds=selection.seconds + sum(one.seconds for one in repairs),
+            )
+            for selection, question, (prefix, repairs) in zip(chosen, questions, done, strict=True)
+        ]
 
     def router(self, name: str) -> Router:
         """Of a stack, loaded once."""
@@ -136,7 +148,8 @@ class Chooser:
             texts = [
                 text for one in self.document.probes if one.name == probe_set for text in one.texts
             ]
-            self._probes[probe_set] = probe_on(self.model, self.cartridge, texts)
+            probe = probe_on(self.model, self.cartridge, texts)
+            self._probes[probe_set] = evolve(probe, captures=self._captures)
         return self._probes[probe_set]
 
     def prior_path(self, name: str, probe_set: str | None) -> Path | None:

@@ -161,7 +161,7 @@ def test_a_repaired_selection_is_answered_from_its_own_rows(model, document, car
     for reference in ("full", "routed"):
         router = Router.from_config(parse(f"A0R0K3(knorm)+xa25[reference={reference}]"))
         manifest = router.route(cartridge, Query(item.question))
-        prefix, repairs = run_repairs(model, cartridge, router, manifest, item.question)
+        ((prefix, repairs),) = run_repairs(model, cartridge, router, [(manifest, item.question)])
         assert len(repairs[0].report.refreshed) == 15  # a quarter of 48 + 12 tokens
         selection = Selection(manifest.kept, repaired=prefix, variant=reference)
         found[reference] = one_outcome(model, cartridge, item, selection)

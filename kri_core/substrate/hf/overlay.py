@@ -32,7 +32,7 @@ def bake_overlay(
 ) -> tuple[Overlay, tuple[Repair, ...]]:
     """A stack's repairs of one selection, as `run_repairs` does them, in a file's axes."""
     check_overlay(router)
-    prefix, done = run_repairs(model, cartridge, router, manifest, ())
+    ((prefix, done),) = run_repairs(model, cartridge, router, [(manifest, ())])
     assert prefix is not None  # noqa: S101 - there is a repair
     layers = (
         (keys.cpu(), values.cpu()) for keys, values in zip(prefix.keys, prefix.values, strict=True)

@@ -16,12 +16,14 @@ from kri_core.probe import Gradients, PrefillChunk, ProbeText, Reading, Readout,
 from kri_core.rope import Rope
 from kri_core.substrate.hf.attention import PrefixAttention
 from kri_core.substrate.hf.build import layers_of, prefill
+from kri_core.substrate.hf.captures import Captures
 from kri_core.substrate.hf.chat import encode
 from kri_core.substrate.hf.forward import checked_rows, run_rows, stacked
 from kri_core.substrate.hf.gradients import loss_gradients
-from kri_core.substrate.hf.interface import AttentionCall, attending
+from kri_core.substrate.hf.interface import attending
 from kri_core.substrate.hf.journal import Journal, MemoryJournal
 from kri_core.substrate.hf.model import HfModel
+from kri_core.substrate.hf.observing import show_chunk
 from kri_core.substrate.hf.prefix import Prefix
 from kri_core.substrate.hf.projection import output_projection
 from kri_core.types import Cartridge
@@ -45,6 +47,7 @@ class HfProbe:
     batch: int  # rows that `each` has run at once, at most
     journal: Journal = Factory(MemoryJournal)
     progress: Progress | None = None
+    captures: Captures = Factory(Captures)  # of this cartridge; several probes may share them
 
     def __attrs_post_init__(self) -> None:
         self.model.check(self.cartridge)
@@ -81,6 +84,18 @@ class HfProbe:
         shown = checked_rows(
             self.cartridge.layout.num_blocks, token_ids, read, visible, removal, last
         )
+        run = partial(self._forward, token_ids, read, shown, removal, last)
+        rows = shown.shape[0], shown.numpy().tobytes()
+        return self.captures.of((tuple(token_ids), tuple(read), rows, removal, last), run)
+
+    def _forward(
+        self,
+        token_ids: Sequence[int],
+        read: Sequence[Reading],
+        shown: Tensor,
+        removal: Removal,
+        last: int | None,
+    ) -> Readout:
         keep = min(last or len(token_ids), len(token_ids))
         run = partial(run_rows, token_ids=token_ids, first=self._end, read=read, keep=keep)
         if removal == "mask":
@@ -127,7 +142,7 @@ class HfProbe:
         start = first_token // size * size
         for first in range(start, len(token_ids), step):
             chunk = token_ids[first : first + step]
-            show = partial(_show, observe, first, self._prefix.before(first + len(chunk)).keys)
+            show = partial(show_chunk, observe, first, self._prefix.before(first + len(chunk)).keys)
             attend = PrefixAttention(self._prefix.before(first), observe=show, with_mass=True)
             positions = self.model.positions(first, len(chunk))
             with attending(self.model.model, attend):
@@ -172,23 +187,3 @@ class HfProbe:
                 "a scorer that only reads probe texts, with removal=mask"
             )
         return self.cartridge.token_ids
-
-
-def _show(
-    observe: Callable[[PrefillChunk], None],
-    first: int,
-    keys: Sequence[Tensor],
-    call: AttentionCall,
-    mass: Tensor,
-    _output: Tensor,
-) -> None:
-    observe(
-        PrefillChunk(
-            layer=call.layer,
-            first_token=first,
-            queries=call.query[0].float().cpu(),
-            keys=keys[call.layer].cpu(),
-            scaling=call.scaling,
-            block_mass=mass[0].cpu(),
-        )
-    )

@@ -1,22 +1,19 @@
-"""One pass over the kept tokens that rewrites the KV of those a plan names, layer by layer.
+"""Passes over kept tokens that rewrite the KV of those a plan names, layer by layer.
 
 Up to the check layer every kept token is computed; in later layers only the planned ones are. The
-model's own forward does it: what is not computed any more is cut out of the hidden states, and out
-of the positions, before a decoder layer gets them, and attention comes through `interface`.
+model's own forward does it: `cutting` takes out what is not computed any more before a decoder
+layer gets it, and attention comes through `interface`. The passes of several requests stand one
+after the other in one row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from functools import partial
-from typing import Any
+from collections.abc import Callable
 
 import torch
 from attrs import Factory, field, frozen
-from torch import Tensor, nn
+from torch import Tensor
 
-from kri_core.errors import EngineError
 from kri_core.repairing import RepairParams, most_deviating, narrowed
 from kri_core.substrate.hf.attention import SCORE_BYTES
 from kri_core.substrate.hf.interface import AttentionCall
@@ -25,7 +22,6 @@ from kri_core.types import RepairPlan
 
 Plan = Callable[[Tensor], RepairPlan]  # of the deviation, float32 [token], on the CPU
 Pair = tuple[Tensor, Tensor]  # keys and values, each [kv_head, token, head_dim]
-PER_TOKEN = ("position_embeddings", "position_ids", "cache_position")  # what a layer gets besides
 
 
 def squared_distance(fresh: Tensor, stored: Tensor) -> Tensor:
@@ -64,9 +60,7 @@ class Refresh:
         if layer < check:
             self.early.append(fresh)
         elif layer == check:
-            self.deviation.append(self._distance(layer, fresh).cpu())
-            tokens = self.plan(self.deviation[0]).tokens
-            self.rows.append(self.rows[0].new_tensor(tokens))
+            self.settle(self._distance(layer, fresh).cpu())
             for below, pair in enumerate((*self.early, fresh)):
                 self._write(below, tokens_at(pair, self.rows[-1]))
             self.early.clear()
@@ -74,6 +68,11 @@ class Refresh:
             self._write(layer, fresh)
             if self.params.mode == "gradual":
                 self._narrow(layer, self._distance(layer, fresh))
+
+    def settle(self, deviation: Tensor) -> None:
+        """The plan by the deviation of every kept token, float32 [token]."""
+        self.deviation.append(deviation)
+        self.rows.append(self.rows[0].new_tensor(self.plan(deviation).tokens))
 
     def _distance(self, layer: int, fresh: Pair) -> Tensor:
         """Of the rows in force, float32 [row]."""
@@ -110,20 +109,28 @@ class BlendedAttention:
     order: Tensor  # [question token + kept token]
     lead: int  # question tokens
 
+    @property
+    def places(self) -> Tensor:
+        """The tokens of the pass to compute: the question's and the rows in force, if any is."""
+        rows = self.refresh.rows[-1]
+        if not len(rows):
+            return rows
+        return torch.cat([torch.arange(self.lead, device=rows.device), self.lead + rows])
+
+    def count(self) -> int:
+        """How many they are."""
+        return len(self.places)
+
     def __call__(self, call: AttentionCall) -> Tensor:
         """One layer's [1, q_head, row, head_dim], in the query's dtype."""
-        rows, lead, layer = self.refresh.rows[-1], self.lead, call.layer
-        if call.query.shape[2] != lead + len(rows):
-            raise EngineError(
-                f"layer {layer} computed {call.query.shape[2]} tokens where {lead + len(rows)} "
-                "were left to refresh; leave the repair out for this model"
-            )
+        places, lead, layer = self.places, self.lead, call.layer
+        if not len(places):
+            return call.query
         keys, values = call.key[0], call.value[0]  # [kv_head, row, head_dim]
         self.refresh.take(layer, (keys[:, lead:], values[:, lead:]))
         if layer > self.refresh.params.check_layer:
             keys = torch.cat([keys[:, :lead], self.refresh.keys[layer]], 1)
             values = torch.cat([values[:, :lead], self.refresh.values[layer]], 1)
-        places = _with_lead(lead, rows)
         visible = self.order <= self.order[places][:, None]  # [row, token], by true position
         return _attend(call.query[0], (keys, values), visible, call.scaling)[None]
 
@@ -143,58 +150,3 @@ def _attend(query: Tensor, pair: Pair, visible: Tensor, scaling: float) -> Tenso
         scores.masked_fill_(~visible[some], -torch.inf)
         out[:, :, some] = scores.softmax(-1) @ values[:, None]
     return out.reshape(heads, count, head_dim).to(query.dtype)
-
-
-def _with_lead(lead: int, rows: Tensor) -> Tensor:
-    """Places in the pass of the question's tokens and of some kept tokens."""
-    return torch.cat([torch.arange(lead, device=rows.device), lead + rows])
-
-
-class NothingLeftError(Exception):
-    """No row is left to compute: the pass ends here."""
-
-
-@contextmanager
-def only_rows_in_force(layers: Sequence[nn.Module], refresh: Refresh, lead: int) -> Iterator[None]:
-    """Within the block each decoder layer computes the rows in force and the question's."""
-    held = [refresh.rows[0]]  # the rows that the hidden states hold
-    handles = [
-        layer.register_forward_pre_hook(partial(_cut, refresh, lead, held), with_kwargs=True)
-        for layer in layers
-    ]
-    try:
-        yield
-    except NothingLeftError:
-        pass
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-def _cut(
-    refresh: Refresh,
-    lead: int,
-    held: list[Tensor],
-    _layer: nn.Module,
-    args: tuple[Any, ...],
-    named: Mapping[str, Any],
-) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-    """Before a decoder layer: hidden states [1, row, dim] of the rows in force, and positions."""
-    rows = refresh.rows[-1]
-    if not len(rows):
-        raise NothingLeftError
-    if len(rows) == len(refresh.rows[0]):
-        return None
-    inside = _with_lead(lead, torch.searchsorted(held[0], rows))
-    held[0], places = rows, _with_lead(lead, rows)
-    cut = {name: _at(named[name], places) for name in PER_TOKEN if named.get(name) is not None}
-    if args:
-        return (args[0][:, inside], *args[1:]), {**named, **cut}
-    return args, {**named, **cut, "hidden_states": named["hidden_states"][:, inside]}
-
-
-def _at(value: Any, places: Tensor) -> Any:  # noqa: ANN401
-    """A layer's argument, or tuple of them, at some tokens: [token] or [1, token, ...]."""
-    if isinstance(value, tuple):
-        return tuple(_at(part, places) for part in value)
-    return value[places] if value.ndim == 1 else value[:, places]

@@ -8,6 +8,7 @@ itself. Texts over one prefix read it together.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import accumulate, chain, groupby
 
 import torch
@@ -87,5 +88,5 @@ def _attention(texts: Sequence[Text]) -> PackedAttention:
         owner = torch.arange(len(part)).repeat_interleave(lengths)
         owner = owner.to(part[0].prefix.keys[0].device)
         attend = PrefixAttention(part[0].prefix, hidden=owner[:, None] != owner)
-        parts.append((int(lengths.sum()), attend))
+        parts.append((partial(len, owner), attend))
     return PackedAttention(tuple(parts))

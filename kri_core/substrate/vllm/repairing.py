@@ -24,8 +24,9 @@ from kri_core.registry import Registry
 from kri_core.repairing import RepairReport, repair_params
 from kri_core.routing import Router
 from kri_core.stack import Member
+from kri_core.substrate.hf.cutting import NothingLeftError
 from kri_core.substrate.hf.prefix import Prefix
-from kri_core.substrate.hf.refreshing import NothingLeftError, Pair, Refresh, tokens_at
+from kri_core.substrate.hf.refreshing import Pair, Refresh, tokens_at
 from kri_core.substrate.vllm.capture import Written
 from kri_core.substrate.vllm.loading import slots_of, staged, write_rows
 from kri_core.substrate.vllm.nested import NestedForward, OverRanks

@@ -28,7 +28,7 @@ def sides(overlay):
 def test_it_holds_what_the_repair_leaves(tiny_llama, tiny_cartridge):
     routes = router()
     manifest = routes.route(tiny_cartridge)
-    prefix, _ = run_repairs(tiny_llama, tiny_cartridge, routes, manifest, (1, 2))
+    ((prefix, _),) = run_repairs(tiny_llama, tiny_cartridge, routes, [(manifest, (1, 2))])
     stored = load_prefix(tiny_llama, tiny_cartridge, manifest.kept)
 
     overlay, (done,) = bake_overlay(tiny_llama, tiny_cartridge, routes, manifest)

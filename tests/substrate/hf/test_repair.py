@@ -12,7 +12,9 @@ from attrs import evolve
 
 from kri_core.errors import ArtifactError, ConfigError, EngineError
 from kri_core.repairing import RepairParams, most_deviating, narrowed
-from kri_core.substrate.hf import answer, load_prefix, refreshing, repair
+from kri_core.substrate.hf import answer, cutting, load_prefix, refreshing
+from kri_core.substrate.hf import repair as repair_each
+from kri_core.substrate.hf.repair import Wanted
 from kri_core.testing.tiny import random_tokens, tiny, tiny_cartridge
 from kri_core.types import RepairPlan
 
@@ -43,6 +45,12 @@ def fixed(*tokens):
     return lambda deviation: RepairPlan(tokens, len(deviation))
 
 
+def repair(model, cartridge, prefix, plan, params, question=()):
+    """One request alone."""
+    (made,) = repair_each(model, cartridge, [Wanted(prefix, plan, question)], params)
+    return made
+
+
 def noisy(prefix, tokens, layers, scale=1.0):
     """Stored KV with noise on some rows of some layers."""
     draw = torch.Generator().manual_seed(3)
@@ -50,8 +58,8 @@ def noisy(prefix, tokens, layers, scale=1.0):
     def side(tensors):
         made = [tensor.clone() for tensor in tensors]
         for layer in layers:
-            rows = made[layer][:, tokens]
-            made[layer][:, tokens] = rows + scale * torch.randn(rows.shape, generator=draw)
+            rows = made[layer][:, list(tokens)]
+            made[layer][:, list(tokens)] = rows + scale * torch.randn(rows.shape, generator=draw)
         return tuple(made)
 
     return evolve(prefix, keys=side(prefix.keys), values=side(prefix.values))
@@ -459,13 +467,83 @@ def test_a_cartridge_of_another_model(model, cartridge):
 
 def test_a_model_whose_layers_take_positions_otherwise(model, cartridge, monkeypatch):
     """A row that was not cut out is noticed, even a single one that broadcasting would hide."""
-    monkeypatch.setattr(refreshing, "PER_TOKEN", ())
+    monkeypatch.setattr(cutting, "PER_TOKEN", ())
     stored = load_prefix(model, cartridge, BLOCKS)
     with pytest.raises(EngineError, match="layer 2 computed 26 tokens where 1 were left"):
         repair(model, cartridge, stored, fixed(4), RepairParams())
 
 
-# Planted bugs: each mutation of refreshing.py must be seen by the forward by hand
+# Several requests in one forward
+
+
+def requests(model, cartridge):
+    """Other blocks, plans of other lengths, one of them empty; questions of other lengths."""
+    stored = [
+        noisy(load_prefix(model, cartridge, blocks), range(8 * len(blocks) + 2), range(4), 0.5)
+        for blocks in ((0, 2, 5), (1,), (3, 4), (0, 1, 2, 3, 4, 5))
+    ]
+    plans = (top(9), top(3), fixed(), top(50))
+    questions = [tuple(random_tokens(length, seed=length)) for length in (5, 1, 3, 2)]
+    return list(map(Wanted, stored, plans, questions))
+
+
+def check_together(model, cartridge, params):
+    wanted = requests(model, cartridge)
+    found = repair_each(model, cartridge, wanted, params)
+    for one, (got, report) in zip(wanted, found, strict=True):
+        layout, blocks = cartridge.layout, one.prefix.blocks
+        kept = [*layout.tokens_of(blocks), *layout.tail]
+        asked = one.question if params.reference == "query_first" else ()
+        tokens = [cartridge.token_ids[token] for token in kept]
+        stored = (one.prefix.keys, one.prefix.values)
+        with torch.no_grad():
+            keys, values, deviation = naive(model, tokens, kept, stored, one.plan, params, asked)
+        assert report.refreshed == one.plan(deviation).tokens
+        for layer in range(4):
+            torch.testing.assert_close(got.keys[layer], keys[layer], rtol=1e-4, atol=1e-4)
+            torch.testing.assert_close(got.values[layer], values[layer], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("limit", [4096, 60, 1])
+@pytest.mark.parametrize("params", CASES, ids=str)
+def test_several_requests_are_each_what_a_forward_by_hand_gives(
+    model, cartridge, params, limit, monkeypatch
+):
+    monkeypatch.setattr(REPAIR, "MAX_TOKENS", limit)
+    check_together(model, cartridge, params)
+
+
+def test_requests_share_the_prefill_of_a_full_reference(model, cartridge, monkeypatch):
+    """One prefill of 50 tokens, whatever is repaired; the spoilt rows are as they were built."""
+    prefill, calls = REPAIR.prefill, []
+    monkeypatch.setattr(REPAIR, "prefill", lambda *of: calls.append(1) or prefill(*of))
+    blocks = ((0, 2, 5), (1,))
+    stored = [load_prefix(model, cartridge, some) for some in blocks]
+    wanted = [Wanted(noisy(one, [2, 5], range(4)), fixed(2, 5)) for one in stored]
+
+    found = repair_each(model, cartridge, wanted, RepairParams(reference="full"))
+
+    assert len(calls) == 1
+    for (got, _), right in zip(found, stored, strict=True):
+        for layer in range(4):
+            torch.testing.assert_close(got.keys[layer], right.keys[layer], rtol=1e-5, atol=1e-5)
+
+
+def test_a_forward_holds_so_many_tokens_at_most(model, cartridge, monkeypatch):
+    """26, 10, 18 and 50 kept tokens: at 36 the first two go together, and 50 alone."""
+    run, lengths = type(model).run, []
+
+    def counted(self, token_ids, positions, **options):
+        lengths.append(token_ids.shape[1])
+        return run(self, token_ids, positions, **options)
+
+    monkeypatch.setattr(type(model), "run", counted)
+    monkeypatch.setattr(REPAIR, "MAX_TOKENS", 36)
+    repair_each(model, cartridge, requests(model, cartridge), RepairParams())
+    assert lengths == [36, 18, 50]
+
+
+# Planted bugs: each mutation of refreshing.py and cutting.py must be seen by the forward by hand
 
 MUTATIONS = {
     "the mask goes by row order, aligned at the last token": (
@@ -501,12 +579,16 @@ MUTATIONS = {
         '{"k": (1,), "v": (1,)',
     ),
     "hidden states are cut at the tokens' places": (
-        "inside = _with_lead(lead, torch.searchsorted(held[0], rows))",
-        "inside = _with_lead(lead, torch.arange(len(rows)))",
+        "torch.searchsorted(old, new) for old, new in",
+        "torch.arange(len(new)) for _old, new in",
     ),
     "positions are not cut at the tokens' places": (
-        "held[0], places = rows, _with_lead(lead, rows)",
-        "held[0], places = rows, torch.arange(lead + len(rows))",
+        "places = _joined(wanted, ",
+        "places = _joined([torch.arange(len(new)) for new in wanted], ",
+    ),
+    "a request is cut at the places of the one before it": (
+        "[start + part for",
+        "[part for",
     ),
     "the gradual repair ranks by the smallest": (
         "most_deviating(deviation, count)",
@@ -526,20 +608,26 @@ MUTATIONS = {
 def check_planted(model, cartridge):
     for params in (RepairParams(), RepairParams(mode="gradual", check_layer=0)):
         check_against_naive(model, cartridge, params)
+    check_together(model, cartridge, RepairParams())
 
 
 def use(monkeypatch, source):
-    """Repair with this text in the place of refreshing.py."""
+    """Repair with this text in the place of refreshing.py or cutting.py."""
     mutant = ModuleType("mutant")
     monkeypatch.setitem(sys.modules, "mutant", mutant)  # attrs looks for its classes' module
     exec(compile(source, "mutant", "exec"), vars(mutant))
     for name in ("Refresh", "BlendedAttention", "only_rows_in_force", "tokens_at"):
-        monkeypatch.setattr(REPAIR, name, getattr(mutant, name))
+        if hasattr(mutant, name):
+            monkeypatch.setattr(REPAIR, name, getattr(mutant, name))
+
+
+SOURCES = [Path(module.__file__).read_text() for module in (refreshing, cutting)]
 
 
 @pytest.mark.parametrize("bug", MUTATIONS)
 def test_a_planted_bug_is_seen(model, cartridge, monkeypatch, bug):
-    source, (right, wrong) = Path(refreshing.__file__).read_text(), MUTATIONS[bug]
+    right, wrong = MUTATIONS[bug]
+    (source,) = [text for text in SOURCES if right in text]
     assert source.count(right) == 1
     use(monkeypatch, source.replace(right, wrong))
 
@@ -547,6 +635,7 @@ def test_a_planted_bug_is_seen(model, cartridge, monkeypatch, bug):
         check_planted(model, cartridge)
 
 
-def test_without_a_bug_the_same_way_passes(model, cartridge, monkeypatch):
-    use(monkeypatch, Path(refreshing.__file__).read_text())
+@pytest.mark.parametrize("source", SOURCES, ids=["refreshing", "cutting"])
+def test_without_a_bug_the_same_way_passes(model, cartridge, monkeypatch, source):
+    use(monkeypatch, source)
     check_planted(model, cartridge)

@@ -10,8 +10,8 @@ import torch
 
 from kri_core.errors import EngineError
 from kri_core.repairing import RepairParams
+from kri_core.substrate.hf.cutting import NothingLeftError
 from kri_core.substrate.hf.prefix import Prefix
-from kri_core.substrate.hf.refreshing import NothingLeftError
 from kri_core.substrate.vllm import workers
 from kri_core.substrate.vllm.loading import Rank
 from kri_core.substrate.vllm.nested import OverRanks

@@ -1,0 +1,87 @@
+"""A forward that was run is not run again for another scorer."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from attrs import evolve
+
+from kri_core.probe import Readout
+from kri_core.substrate.hf import HfProbe, captures
+from kri_core.substrate.hf.captures import Captures
+
+
+@pytest.fixture
+def runs(tiny_llama, monkeypatch):
+    """How often the model runs."""
+    run, calls = type(tiny_llama).run, []
+
+    def counted(self, *arguments, **options):
+        calls.append(1)
+        return run(self, *arguments, **options)
+
+    monkeypatch.setattr(type(tiny_llama), "run", counted)
+    return calls
+
+
+def shown(*blocks):
+    visible = torch.zeros(1, 6, dtype=torch.bool)
+    visible[0, list(blocks)] = True
+    return visible
+
+
+def test_probes_of_one_cartridge_share_what_was_read(tiny_llama, tiny_cartridge, runs):
+    one = HfProbe(tiny_llama, tiny_cartridge, texts=(), batch=1)
+    other = HfProbe(tiny_llama, tiny_cartridge, texts=(), batch=1, captures=one.captures)
+    first = one.forward([5, 6], read=["queries"], visible=shown(0, 5), last=1)
+    again = other.forward([5, 6], read=["queries"], visible=shown(0, 5), last=1)
+
+    assert len(runs) == 1
+    assert torch.equal(first.queries, again.queries)
+    apart = evolve(other, captures=Captures())  # the control: with captures of its own it runs
+    assert torch.equal(
+        apart.forward([5, 6], read=["queries"], visible=shown(0, 5), last=1).queries, first.queries
+    )
+    assert len(runs) == 2
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"token_ids": [5, 7]},
+        {"read": ["block_mass"]},
+        {"visible": shown(0, 4)},
+        {"visible": torch.ones(2, 6, dtype=torch.bool)},
+        {"removal": "reprefill"},
+        {"last": 2},
+    ],
+    ids=str,
+)
+def test_what_is_asked_otherwise_is_run(tiny_llama, tiny_cartridge, changed):
+    asked = {"token_ids": [5, 6], "read": ["queries"], "visible": shown(0, 5), "last": 1}
+    probe = HfProbe(tiny_llama, tiny_cartridge, texts=(), batch=1)
+    probe.forward(**asked)
+    got = probe.forward(**{**asked, **changed})
+    alone = HfProbe(tiny_llama, tiny_cartridge, texts=(), batch=1).forward(**{**asked, **changed})
+    for name in ("queries", "block_mass"):
+        assert (getattr(got, name) is None) == (getattr(alone, name) is None)
+        if getattr(got, name) is not None:
+            assert torch.equal(getattr(got, name), getattr(alone, name))
+
+
+def test_what_was_wanted_longest_ago_goes_first(monkeypatch):
+    """Readouts of 40 bytes where 100 are kept: two; one of 8 · 13 bytes is not kept at all."""
+    monkeypatch.setattr(captures, "MAX_BYTES", 100)
+    monkeypatch.setattr(captures, "MAX_SHARE", 1)
+    held, run = Captures(), []
+
+    def ask(name, floats=10):
+        held.of(name, lambda: run.append(name) or Readout(logits=torch.zeros(floats)))
+
+    for name in "abacab":
+        ask(name)
+    assert run == ["a", "b", "c", "b"]  # c took b's place, for a was wanted since
+
+    ask("large", floats=26)
+    ask("large", floats=26)
+    assert run[4:] == ["large", "large"]
