@@ -13,7 +13,7 @@ from kri_core.features import block_features, centre_means
 from kri_core.identity import digest
 from kri_core.prior import Prior, PriorMeta
 from kri_core.probe import Probe
-from kri_core.scoring import bake_ranking, bake_scores, bake_summary, needs_probe
+from kri_core.scoring import bake_ranking, bake_scores, bake_summary, may_read_texts, needs_probe
 from kri_core.stack import Member
 from kri_core.types import BlockScores, Cartridge
 from kri_core.watching import watch_prefill
@@ -75,7 +75,7 @@ def _meta(
     cartridge: Cartridge, scorer: Member, scores: BlockScores | None, probe: Probe | None
 ) -> PriorMeta:
     layout, model = cartridge.layout, cartridge.model
-    texts = probe.texts if probe is not None and needs_probe(scorer) else None
+    texts = probe.texts if probe is not None and may_read_texts(scorer) else None
     reads = scorer.plugin.reads_calibration(scorer.params)
     calibration = probe.calibration if probe and reads else None
     return PriorMeta(

@@ -58,8 +58,12 @@ def bake_summary(scorer: Member, cartridge: Cartridge, probe: Probe | None) -> S
 
 def needs_probe(scorer: Member) -> bool:
     """Whether baking with this scorer needs a model: it watches it, or its hook takes the probe."""
-    asks = any(scorer.takes(hook, "probe") for hook in (SCORE, RANK, SUMMARISE))
-    return asks or scorer.answers(WATCH)
+    return may_read_texts(scorer) or scorer.answers(WATCH)
+
+
+def may_read_texts(scorer: Member) -> bool:
+    """Whether its priors may depend on probe texts: only through the probe can it see them."""
+    return any(scorer.takes(hook, "probe") for hook in (SCORE, RANK, SUMMARISE))
 
 
 def scorer_of(

@@ -16,6 +16,7 @@ from kri_core.bake import bake
 from kri_core.errors import ArtifactError, KriError
 from kri_core.identity import digest, prefix_hash
 from kri_core.prior import Prior
+from kri_core.scoring import may_read_texts
 from kri_core.stack import Member
 from kri_core.substrate.hf import HfModel, HfProbe, build_from_tokens
 from kri_core.types import Cartridge
@@ -38,7 +39,7 @@ class Cache:
         """A document's cartridge, built if it is not there or damaged."""
         dtype = str(model.dtype).removeprefix("torch.")
         name = prefix_hash(model.identity, BLOCK_SIZE, dtype, token_ids)
-        path = self.folder / "cartridges" / f"{name}.safetensors"
+        path = self.folder / "cartridges" / f"{digest(name, _computed_by(model))}.safetensors"
         if path.exists():
             try:
                 return verify_cartridge(path)
@@ -103,12 +104,16 @@ class Cache:
             probe.cartridge.sha256,
             str(scorer.ref),
             named_version(scorer.plugin.row),
-            [text.token_ids for text in probe.texts],
+            [text.token_ids for text in probe.texts] if may_read_texts(scorer) else None,
             dtype_name(probe.cartridge.kv),
             calibration,
-            [core_version(), torch.__version__, probe.model.device.type],  # what it is computed by
+            _computed_by(probe.model),
         )
         return self.folder / "priors" / f"{name}.safetensors"
+
+
+def _computed_by(model: HfModel) -> list[str]:
+    return [core_version(), torch.__version__, model.device.type]
 
 
 def prior_digest(prior: Prior) -> str:

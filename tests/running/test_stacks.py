@@ -4,8 +4,10 @@ import json
 
 import pytest
 
+from kri_core.artifacts import read_prior
 from kri_core.evaluation.reading import read_record
 from kri_core.running.provenance import code_version
+from kri_core.substrate.hf import HfProbe
 
 TWICE = """
 from attrs import frozen
@@ -187,3 +189,21 @@ def test_a_plugin_whose_code_was_edited_is_another_plugin(environment, tmp_path)
     (tmp_path / "site" / "edited" / "hooks.py").write_text("12")
     _source_digest.cache_clear()  # as in the next process
     assert named_version(row) != before
+
+
+def test_a_scorer_that_cannot_see_probe_texts_is_baked_once(evaluate, tmp_path, monkeypatch):
+    """One watches the prefill, one takes the probe: a prior for both probe sets, and one for each."""
+    prefill, passes = HfProbe.prefill, []
+
+    def counted(self, *arguments, **options):
+        passes.append(1)
+        return prefill(self, *arguments, **options)
+
+    monkeypatch.setattr(HfProbe, "prefill", counted)
+    cache, stacks = tmp_path / "cache", ("A1R2K5(snapkv)", "A1R2K5(kri-d-kv-sum)")
+    assert evaluate("--docs", 1, "--seeds", 1, stacks=stacks, cache=cache).code == 0
+
+    found = [read_prior(path).meta for path in (cache / "priors").iterdir()]
+    named = sorted((meta.algorithm, meta.probe_sha256 is None) for meta in found)
+    assert named == [("kri-d-kv-sum", False), ("kri-d-kv-sum", False), ("snapkv", True)]
+    assert len(passes) == 1
