@@ -192,7 +192,7 @@ def test_a_plugin_whose_code_was_edited_is_another_plugin(environment, tmp_path)
 
 
 def test_a_scorer_that_cannot_see_probe_texts_is_baked_once(evaluate, tmp_path, monkeypatch):
-    """One watches the prefill, one takes the probe: a prior for both probe sets, and one for each."""
+    """One watches the prefill, one takes the probe: a prior for both sets, and one for each."""
     prefill, passes = HfProbe.prefill, []
 
     def counted(self, *arguments, **options):
