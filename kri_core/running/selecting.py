@@ -1,4 +1,4 @@
-"""From a planned row to the blocks of one item: by the stack's router, or by the reference."""
+"""From a planned row to the blocks of a document's items: by the stack, or as a reference keeps."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from pathlib import Path
 from attrs import Factory, evolve, frozen
 
 from kri_core.errors import ArtifactError, ConfigError
-from kri_core.evaluation.tasks import Document, Item
-from kri_core.evaluation.tasks.references import oracle, oracle_doc, random_blocks
+from kri_core.evaluation.tasks import Document
 from kri_core.grammar import parse
 from kri_core.prior import Prior
 from kri_core.registry import Registry
@@ -19,13 +18,14 @@ from kri_core.routing import Router
 from kri_core.running.answering import Selection
 from kri_core.running.caching import Cache
 from kri_core.running.planning import PlannedRow
+from kri_core.running.references import keep
 from kri_core.scoring import SCORE_QUERY
 from kri_core.stack import Member
-from kri_core.substrate.hf import HfModel, HfProbe, load_prefix, probe_texts, run_repairs
+from kri_core.substrate.hf import HfModel, HfProbe, probe_texts, run_repairs
 from kri_core.substrate.hf.captures import Captures
-from kri_core.substrate.hf.quantise import quantised
-from kri_core.types import Cartridge, Query, Split
+from kri_core.types import Cartridge, Manifest, Query
 
+Routed = tuple[Manifest, float]  # and the seconds that it took
 BATCH = 16  # 8–16 masks at once were fastest on a CPU (ALGORITHMS 1.2)
 
 
@@ -48,6 +48,7 @@ class Chooser:
     _routers: dict[str, Router] = Factory(dict)
     _probes: dict[str | None, HfProbe] = Factory(dict)
     _priors: dict[tuple[str, str | None], Prior] = Factory(dict)
+    _routed: dict[object, Routed] = Factory(dict)
 
     def choose(self, row: PlannedRow, seed: int) -> list[Selection]:
         """What this row keeps for each of the document's items under a seed."""
@@ -55,41 +56,7 @@ class Chooser:
             return self._placed(row, self.other)
         if row.kind in {"stack", "placement"}:
             return self._by_stack(row)
-        if row.kind == "oracle":
-            place = self._split(row), self.cartridge.layout.block_size, seed
-            return [self._oracle(item, *place) for item in self.document.items]
-        return [self._for_all(row, seed)] * len(self.document.items)
-
-    def _oracle(self, item: Item, split: Split, size: int, seed: int) -> Selection:
-        return Selection(oracle(split, item.evidence, size, seed, self.cartridge.prefix_hash))
-
-    def _for_all(self, row: PlannedRow, seed: int) -> Selection:
-        """Of a reference that keeps the same whatever is asked."""
-        cartridge, split = self.cartridge, self._split(row)
-        size, prefix_hash = cartridge.layout.block_size, cartridge.prefix_hash
-        if row.kind == "full":
-            return Selection(tuple(range(cartridge.layout.num_blocks)))
-        if row.kind == "floor":
-            return Selection((), document=False)
-        if row.kind == "random":
-            return Selection(random_blocks(split, seed, prefix_hash))
-        if row.kind == "oracle-doc":
-            spans = [item.evidence for item in self.document.items]
-            return Selection(oracle_doc(split, spans, size, seed, prefix_hash))
-        return self._quantised(row.bits)
-
-    def _split(self, row: PlannedRow) -> Split:
-        anchor, recent, budget = row.pins
-        left = max(0, (budget or 0) - anchor - recent)
-        blocks = self.cartridge.layout.num_blocks
-        return Split.pin(blocks, anchor=anchor, recent=recent, mid_budget=left)
-
-    def _quantised(self, bits: int) -> Selection:
-        """Every block in so many bits."""
-        blocks, start = tuple(range(self.cartridge.layout.num_blocks)), time.perf_counter()
-        prefix = quantised(load_prefix(self.model, self.cartridge, blocks), bits)
-        seconds = time.perf_counter() - start
-        return Selection(blocks, repaired=prefix, variant=f"quantised {bits}", seconds=seconds)
+        return keep(row, self.model, self.cartridge, self.document, seed)
 
     def _placed(self, row: PlannedRow, other: Chooser) -> list[Selection]:
         """The blocks that the stack kept there for the item of the same index; no repair."""
@@ -114,15 +81,11 @@ class Chooser:
     def _select(
         self, router: Router, row: PlannedRow, questions: Sequence[tuple[int, ...]]
     ) -> list[Selection]:
-        prior, probe = self._prior(router, row.probe_set), self._probe(row.probe_set)
-        manifests, chosen = [], []
-        for question in questions:
-            start = time.perf_counter()
-            manifest = router.route(self.cartridge, Query(question), prior, probe)
-            manifests.append(manifest)
-            chosen.append(Selection(manifest.kept, seconds=time.perf_counter() - start))
+        routed = [self._route(router, row.probe_set, question) for question in questions]
+        chosen = [Selection(manifest.kept, seconds=seconds) for manifest, seconds in routed]
         if row.kind == "placement" or not router.stack.repairs:
             return chosen
+        manifests = [manifest for manifest, _ in routed]
         wanted = list(zip(manifests, questions, strict=True))
         done = run_repairs(self.model, self.cartridge, router, wanted)
         last = _repairs_after_question(router)
@@ -136,6 +99,20 @@ class Chooser:
             )
             for selection, question, (prefix, repairs) in zip(chosen, questions, done, strict=True)
         ]
+
+    def _route(self, router: Router, probe_set: str | None, question: tuple[int, ...]) -> Routed:
+        """What a stack keeps is not asked again for the same stack with repairs."""
+        config = router.stack.config
+        plain = str(evolve(config, repairs=()))
+        key = plain, probe_set, question
+        if key not in self._routed:
+            prior, probe = self._prior(router, probe_set), self._probe(probe_set)
+            start = time.perf_counter()
+            manifest = self.router(plain).route(self.cartridge, Query(question), prior, probe)
+            self._routed[key] = manifest, time.perf_counter() - start
+        manifest, seconds = self._routed[key]
+        stack = evolve(parse(manifest.stack), repairs=config.repairs)
+        return evolve(manifest, stack=str(stack)), seconds
 
     def router(self, name: str) -> Router:
         """Of a stack, loaded once."""

@@ -6,6 +6,7 @@ import pytest
 
 from kri_core.artifacts import read_prior
 from kri_core.evaluation.reading import read_record
+from kri_core.routing import Router
 from kri_core.running.provenance import code_version
 from kri_core.substrate.hf import HfProbe
 
@@ -65,6 +66,25 @@ def test_a_repaired_stack_records_what_was_refreshed(evaluate, records):
         "kri-plugin-kmeans 0.1.0",
         "kri-plugin-xa25 0.1.0",
     ]
+
+
+def test_a_stack_and_the_same_with_repairs_are_asked_once(evaluate, records, monkeypatch):
+    """Two questions of one document, each routed once for both stacks."""
+    route, asked = Router.route, []
+
+    def counted(self, cartridge, query, *more):
+        asked.append((str(self.stack.config), query.token_ids))
+        return route(self, cartridge, query, *more)
+
+    monkeypatch.setattr(Router, "route", counted)
+    stacks = ("A1R2K5(kri-q)", "A1R2K5(kri-q)+xa25")
+    assert evaluate("--seeds", 1, "--docs", 1, stacks=stacks).code == 0
+
+    plain, repaired = (records()[stack, None] for stack in stacks)
+    assert [line["kept"] for line in plain.items] == [line["kept"] for line in repaired.items]
+    assert plain.items[0]["kept"] != plain.items[1]["kept"]
+    routed = [question for stack, question in asked if "kri-q" in stack]
+    assert len(routed) == len(set(routed)) == 2
 
 
 def test_items_of_one_id_in_a_group_are_refused(evaluate, twice):
