@@ -42,8 +42,7 @@ FORMS = (  # of a scorer, beside its defaults
     "~uniform",
     "~random-middle",
 )
-ASKING = ("kri-q", "quest", "kri-t-q")  # read the question, so each of them has its own repair:
-REPAIRED = {f"A1R2K13({scorer})" for scorer in ASKING}  # all would take the board over its hour
+SLOW = ("solo", "kri-d-greedy")  # selectors that run the model for every block they weigh
 POLICIES = ("recency[budget=16]+xa25", "hybrid[anchor=4,recent=12]+xa25")  # else run unasked
 OTHER_READINGS = (  # queries of the whole document, KL after every probe token
     "A1R2K13(kri-q[source=full])",
@@ -73,16 +72,18 @@ class Run:
 
 
 def runs() -> Iterator[Run]:
-    """The whole board, within an hour of two cores; the small task shows budgets and placement."""
-    plain = tuple(f"{tag}({form})" for tag, form in product(TAGS, forms()))
-    repaired = [
-        f"{stack}{REPAIR}"
-        for stack in plain
-        if stack in REPAIRED or not stack.partition("(")[2].startswith(ASKING)
-    ]
+    """The whole board, within an hour of two cores.
+
+    The small task shows budgets, placement, and the selectors that would not end within it.
+    """
+    plain = [f"{tag}({form})" for tag, form in product(TAGS, forms())]
+    repaired = [f"{stack}{REPAIR}" for stack in plain]
     yield Run("needle8", 25, (*plain, *repaired, *POLICIES, *OTHER_READINGS))
     few = tuple(f"A1R2K13({scorer})" for scorer in FEW)
     yield Run("needle8-fast", 4, few, ("--k", "4,8,16", "--placement"))
+    pairs = product(SLOW, ("", REPAIR))
+    slow = tuple(f"A1R2K5(kri-d-kv-sum~{selector}){repair}" for selector, repair in pairs)
+    yield Run("needle8-fast", 4, slow)
 
 
 def forms() -> list[str]:
