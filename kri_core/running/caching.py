@@ -1,4 +1,4 @@
-"""Cartridges and priors kept by what they are of, so that a second run costs only the questions."""
+"""Cartridges, priors and captures kept by what they are of: a second run costs only the answers."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from kri_core.prior import Prior
 from kri_core.scoring import may_read_texts
 from kri_core.stack import Member
 from kri_core.substrate.hf import HfModel, HfProbe, build_from_tokens
+from kri_core.substrate.hf.captures import Captures
 from kri_core.types import Cartridge
 from kri_core.versions import core_version, named_version
 
@@ -31,7 +32,7 @@ NOT_COMPARED = ("created_at", "model_id", "probe_sha256")  # when, where, and wh
 
 @frozen(eq=False)
 class Cache:
-    """A folder of cartridges and priors; several processes may share it."""
+    """A folder of cartridges, priors and captures; several processes may share it."""
 
     folder: Path
 
@@ -51,6 +52,10 @@ class Cache:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_cartridge(made, path)
         return verify_cartridge(path)
+
+    def captures(self, model: HfModel) -> Captures:
+        """What forwards of questions gave, by this code."""
+        return Captures(self.folder / "captures" / digest(_computed_by(model))[:NAME_DIGITS])
 
     def priors(
         self, probe: HfProbe, scorers: Sequence[Member]

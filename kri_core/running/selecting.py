@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from attrs import Factory, evolve, frozen
+from attrs import Factory, evolve, field, frozen
 
 from kri_core.errors import ArtifactError, ConfigError
 from kri_core.evaluation.tasks import Document
@@ -44,11 +44,15 @@ class Chooser:
     cache: Cache
     registry: Registry
     other: Chooser | None = None  # of the next document, for the rows that take its places
-    _captures: Captures = Factory(Captures)
+    _captures: Captures = field(init=False)
     _routers: dict[str, Router] = Factory(dict)
     _probes: dict[str | None, HfProbe] = Factory(dict)
     _priors: dict[tuple[str, str | None], Prior] = Factory(dict)
     _routed: dict[object, Routed] = Factory(dict)
+
+    @_captures.default
+    def _kept_captures(self) -> Captures:
+        return self.cache.captures(self.model)
 
     def choose(self, row: PlannedRow, seed: int) -> list[Selection]:
         """What this row keeps for each of the document's items under a seed."""

@@ -87,6 +87,26 @@ def test_a_stack_and_the_same_with_repairs_are_asked_once(evaluate, records, mon
     assert len(routed) == len(set(routed)) == 2
 
 
+def test_a_second_run_does_not_run_the_questions_over_the_document(
+    evaluate, records, monkeypatch, tmp_path
+):
+    """Two questions, a capture each; a scorer of the same queries and a second run use them."""
+    forward, runs = HfProbe._forward, []
+
+    def counted(self, *arguments):
+        runs.append(1)
+        return forward(self, *arguments)
+
+    monkeypatch.setattr(HfProbe, "_forward", counted)
+    cache, stacks = tmp_path / "cache", ("A1R2K5(kri-q)", "A1R2K5(kri-q-centre)")
+    for out in ("out", "again"):
+        done = evaluate("--seeds", 1, "--docs", 1, stacks=stacks, cache=cache, out=out)
+        assert done.code == 0, done.err
+        assert len(runs) == 2
+    assert records("again") == records("out")
+    assert len([*cache.glob("captures/*/*.safetensors")]) == 2
+
+
 def test_items_of_one_id_in_a_group_are_refused(evaluate, twice):
     done = evaluate("--seeds", 1, task=("--task", "twice"), stacks=("A0R0K1(knorm)",))
 

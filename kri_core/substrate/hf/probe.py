@@ -12,6 +12,7 @@ from torch import Tensor
 from kri_core.artifacts import find_calibration
 from kri_core.calibration import Calibration
 from kri_core.errors import ConfigError, PluginError
+from kri_core.identity import digest
 from kri_core.probe import Gradients, PrefillChunk, ProbeText, Reading, Readout, Removal
 from kri_core.rope import Rope
 from kri_core.substrate.hf.attention import PrefixAttention
@@ -47,7 +48,7 @@ class HfProbe:
     batch: int  # rows that `each` has run at once, at most
     journal: Journal = Factory(MemoryJournal)
     progress: Progress | None = None
-    captures: Captures = Factory(Captures)  # of this cartridge; several probes may share them
+    captures: Captures = Factory(Captures)
 
     def __attrs_post_init__(self) -> None:
         self.model.check(self.cartridge)
@@ -85,8 +86,8 @@ class HfProbe:
             self.cartridge.layout.num_blocks, token_ids, read, visible, removal, last
         )
         run = partial(self._forward, token_ids, read, shown, removal, last)
-        rows = shown.shape[0], shown.numpy().tobytes()
-        return self.captures.of((tuple(token_ids), tuple(read), rows, removal, last), run)
+        asked = (list(token_ids), list(read), shown.tolist(), removal, last)
+        return self.captures.of(digest(self.cartridge.sha256, str(self.model.dtype), *asked), run)
 
     def _forward(
         self,

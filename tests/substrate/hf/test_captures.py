@@ -9,6 +9,8 @@ from attrs import evolve
 from kri_core.probe import Readout
 from kri_core.substrate.hf import HfProbe, captures
 from kri_core.substrate.hf.captures import Captures
+from kri_core.testing import tiny
+from kri_core.testing.tiny import random_tokens
 
 
 @pytest.fixture
@@ -67,6 +69,41 @@ def test_what_is_asked_otherwise_is_run(tiny_llama, tiny_cartridge, changed):
         assert (getattr(got, name) is None) == (getattr(alone, name) is None)
         if getattr(got, name) is not None:
             assert torch.equal(getattr(got, name), getattr(alone, name))
+
+
+def test_what_was_read_outlives_the_process(tiny_llama, tiny_cartridge, runs, tmp_path, caplog):
+    """Other captures of the same folder, another folder, a damaged file."""
+
+    def read(folder):
+        probe = HfProbe(
+            tiny_llama, tiny_cartridge, texts=(), batch=1, captures=Captures(tmp_path / folder)
+        )
+        return probe.forward([5, 6], read=["queries", "scaling"], visible=shown(0, 5), last=1)
+
+    first, again = read("kept"), read("kept")
+    assert len(runs) == 1
+    assert torch.equal(first.queries, again.queries)
+    assert torch.equal(first.scaling, again.scaling)
+    assert again.logits is None
+
+    read("elsewhere")
+    assert len(runs) == 2
+    (path,) = (tmp_path / "kept").iterdir()
+    path.write_bytes(path.read_bytes()[:-9])
+    assert torch.equal(read("kept").queries, first.queries)
+    assert len(runs) == 3
+    assert f"{path} is read anew" in caplog.text
+
+
+def test_another_cartridge_is_asked_itself(tiny_llama, tiny_cartridge, runs):
+    """The same captures, a document of as many other tokens."""
+    kept, other = Captures(), tiny.tiny_cartridge(tiny_llama, token_ids=random_tokens(50, seed=7))
+    runs.clear()
+    for document in (tiny_cartridge, other):
+        HfProbe(tiny_llama, document, texts=(), batch=1, captures=kept).forward(
+            [5, 6], read=["queries"], last=1
+        )
+    assert len(runs) == 2
 
 
 def test_what_was_wanted_longest_ago_goes_first(monkeypatch):
