@@ -51,7 +51,8 @@ def verify(paths: Sequence[Path], published: Published | None = None) -> Verifie
                 _check_same(held, kill_page(kills), "kill-log")
             else:
                 found = found or leaderboard(records, published)
-                _check_same(held, board_text(found, path), "leaderboard")
+                hint = "" if published else "; if it was made with --published, give that too"
+                _check_same(held, board_text(found, path), "leaderboard", hint)
     return Verified(records, boards, kills)
 
 
@@ -82,13 +83,13 @@ def _lines(path: Path) -> list[str]:
         return file.read().decode(errors="replace").splitlines()
 
 
-def _check_same(held: Sequence[str], text: str, command: str) -> None:
+def _check_same(held: Sequence[str], text: str, command: str, hint: str = "") -> None:
     lines = zip_longest(held, text.splitlines())
     for number, (is_line, must_be) in enumerate(lines, start=1):
         if is_line != must_be:
             raise ArtifactError(
                 f"line {number} is {_short(is_line)}, the records give {_short(must_be)}; write it "
-                f"again with kri-core eval {command}, or restore the records"
+                f"again with kri-core eval {command}, or restore the records{hint}"
             )
 
 

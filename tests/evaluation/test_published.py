@@ -118,7 +118,13 @@ def test_a_board_with_published_rows_is_verified_with_their_file(results, kri, t
 
     assert made.code == 0
     assert kri("eval", "verify", results, board, "--published", table).code == 0
-    assert kri("eval", "verify", results, board).code == 4
+    without = kri("eval", "verify", results, board)
+    assert without.code == 4
+    assert "restore the records; if it was made with --published, give that too" in without.err
+    board.write_text(board.read_text() + "more\n")
+    given = kri("eval", "verify", results, board, "--published", table)
+    assert given.code == 4
+    assert given.err.endswith("restore the records\n")
 
 
 def test_the_committed_table_names_stacks_as_records_do():
