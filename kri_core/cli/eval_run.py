@@ -14,6 +14,7 @@ from kri_core.errors import ConfigError, KriError
 from kri_core.evaluation.against_random import MIN_SEEDS
 
 if TYPE_CHECKING:
+    from kri_core.evaluation.records import Header
     from kri_core.running.crossing import Failure
 
 
@@ -79,8 +80,10 @@ def run(
 ) -> None:
     """Run stacks on a task, with the rows they are measured against; a killed run goes on.
 
-    Each process uses one thread; --jobs changes no number.
+    Prints each record and its row, a tab between. Each process uses one thread; --jobs changes
+    no number.
     """
+    from kri_core.evaluation.reading import read_record
     from kri_core.models import kri_home
     from kri_core.running.crossing import Job
     from kri_core.running.killed import killed_in, records_alike
@@ -107,11 +110,16 @@ def run(
     with progress() as report:
         finished = run_all(job, options, name, report)
     for path in finished.records:
-        click.echo(path)
+        click.echo(f"{path}\t{row_name(read_record(path).header)}")
     for line in records_alike(finished.records, killed):
         click.echo(f"warning: {line}", err=True)
     if finished.failures:
         raise unfinished(finished.failures)
+
+
+def row_name(header: Header) -> str:
+    """A row's label; a placement row has that of its stack."""
+    return header.label + (", placement" if header.role == "placement" else "")
 
 
 def check_folder(out: Path) -> None:

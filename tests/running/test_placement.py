@@ -47,6 +47,8 @@ def test_each_document_has_the_blocks_of_the_next_and_the_last_those_of_the_firs
     done = evaluate("--seeds", 1, "--placement", task=THREE, stacks=(stack,))
 
     assert done.code == 0, done.err
+    printed = {line.split("\t")[1] for line in done.out.splitlines()}
+    assert {stack, f"{stack}, placement", "full", "floor"} < printed
     (own_header, own), (header, placed) = *rows("stack", stack), *rows("placement", stack)
     by_stack = kept(own)
     assert len({json.dumps(blocks) for blocks in by_stack.values()}) == 3
