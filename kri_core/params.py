@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import attrs
 
@@ -15,8 +15,18 @@ from kri_core.errors import ConfigError, KriError, PluginError, one_line
 _BOOLEANS = {"true": True, "false": False}
 
 
-def make_params(params_class: type | None, texts: Mapping[str, str], name: str) -> object | None:
-    """The plugin's Params from a stack's text; an unknown key or a wrong value is a ConfigError."""
+def in_a_stack(name: str, key: str) -> str:
+    """How a stack gives a parameter."""
+    return f"{name}[{key}=…]"
+
+
+def make_params(
+    params_class: type | None,
+    texts: Mapping[str, str],
+    name: str,
+    how: Callable[[str, str], str] = in_a_stack,
+) -> object | None:
+    """The plugin's Params from text; an unknown key or a wrong value is a ConfigError."""
     known = [item.name for item in attrs.fields(params_class)] if params_class else []
     if texts and not known:
         raise ConfigError(f"{name!r} takes no parameters; got {', '.join(sorted(texts))}")
@@ -35,7 +45,7 @@ def make_params(params_class: type | None, texts: Mapping[str, str], name: str) 
         if item.default is attrs.NOTHING and item.name not in values
     ]
     if missing:
-        raise ConfigError(f"{name!r} needs {', '.join(missing)}; write {name}[{missing[0]}=…]")
+        raise ConfigError(f"{name!r} needs {', '.join(missing)}; write {how(name, missing[0])}")
     try:
         params: object = params_class(**values)
     except KriError:

@@ -20,10 +20,14 @@ from kri_core.registry import PluginRow, Registry
 def load_task(name: str, params: Mapping[str, str], registry: Registry | None = None) -> Task:
     """The task of this name, or `package:name`, with its parameters given as text."""
     row = task_row(name, registry or Registry.discover())
-    task = make_params(task_class(row), params, row.name)
+    task = make_params(task_class(row), params, row.name, _by_set)
     if not isinstance(task, Task):
         raise PluginError(f"{row.label} made {type(task).__name__}; its class must make itself")
     return task
+
+
+def _by_set(_name: str, key: str) -> str:
+    return f"--set {key}={'FILE' if key == 'path' else 'VALUE'}"
 
 
 def task_row(name: str, registry: Registry) -> PluginRow:

@@ -185,10 +185,13 @@ def test_a_package_s_task_is_found_and_made(stranger, bytewise):
 def test_a_wrong_or_missing_parameter_is_refused(stranger):
     stranger(STRANGER)
 
-    with pytest.raises(ConfigError, match=r"'echo' needs word; write echo\[word=…\]"):
+    with pytest.raises(ConfigError, match=r"^'echo' needs word; write --set word=VALUE$"):
         load_task("echo", {})
     with pytest.raises(ConfigError, match="echo's times is a whole number; got 'x'"):
         load_task("echo", {"word": "a", "times": "x"})
+    for task in ("jsonl", "longhealth", "fidelity"):
+        with pytest.raises(ConfigError, match=f"^'{task}' needs path; write --set path=FILE$"):
+            load_task(task, {})
     with pytest.raises(ConfigError, match="'echo' has no parameter 'time'; did you mean 'times'"):
         load_task("echo", {"word": "a", "time": "1"})
     with pytest.raises(PluginError, match=r"no task is called 'ecko'; did you mean echo\?"):
