@@ -13,7 +13,7 @@ from kri_core.ranking import Ranking
 from kri_core.registry import Registry
 from kri_core.scoring import request_scores, scorer_of
 from kri_core.stack import Member, Stack
-from kri_core.types import BlockScores, Cartridge, Manifest, Query, RepairPlan, Split
+from kri_core.types import BlockScores, Cartridge, Layout, Manifest, Query, RepairPlan, Split
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -50,7 +50,7 @@ class Router:
         run it on probe texts.
         """
         scorer, recorded = scorer_of(self.stack, self.registry, cartridge, prior)
-        split = self._split(cartridge)
+        split = self._split(cartridge.layout)
         config = self.stack.config
         by_score = self._by_score(split)
         scores = None
@@ -66,19 +66,19 @@ class Router:
             scores=None if scores is None else self._pooled(scores, split),
         )
 
-    def asks_scores(self, cartridge: Cartridge) -> bool:
+    def asks_scores(self, layout: Layout) -> bool:
         """Whether a request needs scores: its split leaves a choice, to a selector that ranks."""
-        return self._asks_scores(self._split(cartridge))
+        return self._asks_scores(self._split(layout))
 
     def plan_repair(self, repair: Member, manifest: Manifest, deviation: Tensor) -> RepairPlan:
         """Ask one of the stack's repairs: each may measure deviation in its own way."""
         answer = repair.call(REPAIR, manifest=manifest, deviation=deviation)
         return check_repair(repair.plugin, answer, int(deviation.shape[0]))
 
-    def _split(self, cartridge: Cartridge) -> Split:
+    def _split(self, layout: Layout) -> Split:
         member, budget = self.stack.split, self.stack.config.budget
-        answer = member.call(SPLIT, layout=cartridge.layout, budget=budget)
-        return check_split(member.plugin, answer, cartridge.layout, budget)
+        answer = member.call(SPLIT, layout=layout, budget=budget)
+        return check_split(member.plugin, answer, layout, budget)
 
     def _by_score(self, split: Split) -> bool:
         return split.mid_budget > 0 and self.stack.selector.takes(SELECT, "scores")

@@ -108,15 +108,20 @@ def request_scores(
     if scorer is None and prior is not None:
         raise ConfigError("the prior does not say which scorer made its summary; name the scorer")
     if scorer is None:
-        raise ConfigError(
-            f"{stack.config} has nothing to score blocks with; name a scorer, such as "
-            f"{stack.config.split}(kri-d-kv-sum), or give a prior"
-        )
+        raise nothing_to_score_with(stack)
     _refuse_unbaked(scorer)
     num_blocks = cartridge.layout.num_blocks
     scores = bake_scores(scorer, cartridge, None)
     ranked = bake_ranking(scorer, cartridge, None)
     return Prior(scores=scores, blocks_per_budget=ranked).scores_for(split.budget, num_blocks)
+
+
+def nothing_to_score_with(stack: Stack) -> ConfigError:
+    """A stack without a scorer, of a request that needs scores and has no prior."""
+    return ConfigError(
+        f"{stack.config} has nothing to score blocks with; name a scorer, such as "
+        f"{stack.config.split}(kri-d-kv-sum), or give a prior"
+    )
 
 
 def _query_scores(

@@ -144,7 +144,7 @@ def verify(paths: tuple[Path, ...], published: Path | None, as_json: bool) -> No
 def leaderboard(
     paths: tuple[Path, ...], out: tuple[Path, ...], published: Path | None, as_json: bool
 ) -> None:
-    """Make the board of records (files or folders); exit 1 if it cannot rank."""
+    """Make the board of records (files or folders); exit 1 if the model cannot do a task."""
     need_packages()
     from kri_core.artifacts.atomic import replacing
     from kri_core.artifacts.opening import naming
@@ -161,9 +161,9 @@ def leaderboard(
     if as_json or not out:
         click.echo(to_json(found) if as_json else to_markdown(found), nl=False)
     for board in found.boards:
-        if board.not_ranked:
+        if board.unable:
             what = f"{board.task}, {board.budget} blocks, is not ranked"
-            raise KriError(f"{what}: {board.not_ranked}; take a better reader or an easier task")
+            raise KriError(f"{what}: {board.unable}; take a better reader or an easier task")
 
 
 def _print_power(found: PowerAnalysis, source: str) -> None:

@@ -15,7 +15,7 @@ from kri_core.evaluation.power import POWER, detectable_effect
 from kri_core.evaluation.reading import read_record
 from kri_core.evaluation.records import Header, check_complete
 from kri_core.evaluation.significance import McNemar, mcnemar
-from kri_core.evaluation.statistics import Estimate, estimate, p_value
+from kri_core.evaluation.statistics import LEAST_GROUPS, Estimate, estimate, p_value
 
 if TYPE_CHECKING:
     from kri_core.evaluation.records import Record
@@ -69,7 +69,10 @@ def comparison(first: Path, second: Path, score: str | None) -> Compared:
 def print_comparison(found: Compared) -> None:
     """A line per number, with what it means."""
     clustered = found.difference
+    enough = clustered.num_groups >= LEAST_GROUPS
     verdict = "they differ at 95 %" if clustered.differs else "not told apart at 95 %"
+    if not enough:
+        verdict = f"{clustered.num_groups} documents are too few to say, it takes {LEAST_GROUPS}"
     sigma = ""
     if clustered.error:
         sigma = f", {clustered.mean / clustered.error:+.1f} σ over documents"  # noqa: RUF001
@@ -86,7 +89,7 @@ def print_comparison(found: Compared) -> None:
             else f"{test.only_first}:{test.only_second}, p {p_text(test.p)}, as if items were "
             "independent",
             "detectable": None
-            if found.detectable is None
+            if found.detectable is None or not enough
             else f"{100 * found.detectable:.1f} points, with {POWER:.0%} power",
         }
     )

@@ -15,6 +15,7 @@ from kri_core.cli.output import print_fields
 from kri_core.cli.progress import progress
 from kri_core.errors import KriError
 from kri_core.evaluation.against_random import MIN_SEEDS
+from kri_core.evaluation.statistics import LEAST_GROUPS
 
 if TYPE_CHECKING:
     from kri_core.evaluation.kills import Kill
@@ -59,7 +60,7 @@ def rerun(
     job = _job(header, dict(changes), docs, (model_name, revision, dtype, device), cache)
     stacks = (header.stack, rival.stack) if rival else (header.stack,)
     paths = _run(job, stacks, jobs, out or results / "reruns")
-    _tell(kill, kill_again(kill, header, rival, paths))
+    _tell(kill, *kill_again(kill, header, rival, paths))
 
 
 def _job(
@@ -92,7 +93,7 @@ def _run(job: Job, stacks: tuple[str, ...], jobs: int, out: Path) -> tuple[Path,
     return finished.records
 
 
-def _tell(kill: Kill, again: Kill) -> None:
+def _tell(kill: Kill, again: Kill, num_groups: int) -> None:
     print_fields(
         {
             "stack": kill.stack,
@@ -102,6 +103,12 @@ def _tell(kill: Kill, again: Kill) -> None:
             "record": again.record,
         }
     )
+    if num_groups < LEAST_GROUPS:
+        click.echo(
+            f"Whether the verdict stands cannot be said: {num_groups} documents are too few, it "
+            f"takes {LEAST_GROUPS}."
+        )
+        return
     other, found = again.other_stack or "random", again.against_other or again.against_random
     if found is not None and found.better:
         raise KriError(

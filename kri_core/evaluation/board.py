@@ -16,6 +16,7 @@ from kri_core.evaluation.published import Judged, Published, judged
 from kri_core.evaluation.records import Record, check_complete
 from kri_core.evaluation.refusals import check_one, check_rows_differ, only
 from kri_core.evaluation.rows import Beside, Row, compared
+from kri_core.evaluation.statistics import LEAST_GROUPS, Sample, estimate
 from kri_core.identity import canonical_json
 
 ONE_BOARD = ("fingerprint", "dtype", "substrate")  # what all of a leaderboard's records share
@@ -39,7 +40,8 @@ class Board:
     nulls: tuple[Row, ...]  # random selectors
     references: tuple[Row, ...]
     detectable: float | None  # at α = .05 for one stack, the one that varies most; None: none does
-    not_ranked: str | None  # why there are no tiers
+    unable: str | None  # why the model cannot do the task
+    not_ranked: str | None  # why there are no tiers, and nothing is said of any row
 
 
 @frozen
@@ -87,8 +89,8 @@ def _judged(published: Published, boards: Sequence[Board]) -> tuple[Judged, ...]
             "published rows are held against one; give the records of one set of items"
         )
     rows = [row for board in found for row in (*board.rows, *board.nulls)]
-    score = found[0].ranked_by if found else ""
-    return tuple(judged(claim, rows, score) for claim in published.claims)
+    score, not_ranked = (found[0].ranked_by, found[0].not_ranked) if found else ("", None)
+    return tuple(judged(claim, rows, score, not_ranked) for claim in published.claims)
 
 
 def _boards(records: Sequence[Record]) -> list[Board]:
@@ -115,10 +117,10 @@ def _board(records: Sequence[Record], budget: int, full: Record, floor: Record) 
         for role in ("stack", "random", "reference", "placement")
     )
     check_placements(placements, stacks)
-    not_ranked = _why_not(ceiling_row, floor_row, header.ranked_by)
-    beside = Beside(
-        full.sample(header.ranked_by), tuple(map(Null.of, nulls)), tuple(others), tuple(placements)
-    )
+    ceiling = full.sample(header.ranked_by)
+    unable = _unable(ceiling, floor.sample(header.ranked_by), header.ranked_by)
+    not_ranked = "; ".join(filter(None, (unable, _too_few(ceiling.num_groups)))) or None
+    beside = Beside(ceiling, tuple(map(Null.of, nulls)), tuple(others), tuple(placements))
     rows = compared(stacks, beside, ranked=not_ranked is None)
     return Board(
         task=header.task,
@@ -126,7 +128,7 @@ def _board(records: Sequence[Record], budget: int, full: Record, floor: Record) 
         budget=budget,
         ranked_by=header.ranked_by,
         num_items=header.num_items,
-        num_groups=ceiling_row.scores[header.ranked_by].num_groups,
+        num_groups=ceiling.num_groups,
         chance=header.chance.get(header.ranked_by),
         floor=floor_row,
         full=ceiling_row,
@@ -134,18 +136,29 @@ def _board(records: Sequence[Record], budget: int, full: Record, floor: Record) 
         nulls=_by_label(nulls),
         references=_by_label(shown_once(others)),
         detectable=_detectable(rows),
+        unable=unable,
         not_ranked=not_ranked,
     )
 
 
-def _why_not(full: Row, floor: Row, score: str) -> str | None:
-    ceiling, least = full.scores[score].mean, floor.scores[score].mean
-    if ceiling >= least:
+def _unable(full: Sample, floor: Sample, score: str) -> str | None:
+    if full.mean < floor.mean:
+        return (
+            f"full attention has {score} {full.mean:.3f}, less than the {floor.mean:.3f} without "
+            "the document: this model cannot do this task"
+        )
+    if estimate(full.minus(floor)).differs:
         return None
     return (
-        f"full attention has {score} {ceiling:.3f}, less than the {least:.3f} without the "
-        "document: this model cannot do this task"
+        "full attention is not told apart from no document: this model cannot do this task, and "
+        "no row means anything"
     )
+
+
+def _too_few(num_groups: int) -> str | None:
+    if num_groups >= LEAST_GROUPS:
+        return None
+    return f"too few documents to rank: {num_groups}, and it takes {LEAST_GROUPS}"
 
 
 def _detectable(rows: Sequence[Row]) -> float | None:

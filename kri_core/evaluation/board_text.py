@@ -16,6 +16,7 @@ from kri_core.evaluation.board_parts import (
 )
 from kri_core.evaluation.board_words import (
     flagged,
+    items_and_params,
     main_table,
     measured_against,
     null_text,
@@ -30,7 +31,7 @@ SCHEMA_VERSION = 1
 DIGITS = 6  # after the point, in JSON
 
 HOW_TO_READ = f"""\
-Every number is recomputed from the lines under `results/` by `kri-core eval verify`.
+Every number is recomputed from the records given, by `kri-core eval verify`.
 
 * **±** is the standard error over documents; **[…]** a 95 % interval, bootstrapped over documents
   ({DRAWS} draws), since questions of one document share its luck.
@@ -70,12 +71,9 @@ def to_markdown(found: Leaderboard) -> str:
 
 
 def _board(board: Board) -> Iterator[str]:
-    params = "".join(f"; {name}={value}" for name, value in sorted(board.task_params.items()))
     yield f"## {board.task}, {board.budget} blocks"
-    yield f"{board.num_items} items of {board.num_groups} documents{params}."
+    yield items_and_params(board)
     yield measured_against(board)
-    if board.not_ranked:
-        yield f"**Not ranked:** {board.not_ranked}."
     yield summary(board)
     yield from (f"⚑ {text}" for text in flagged(board))
     yield _table(main_table(board))

@@ -16,26 +16,39 @@ COLUMNS = ("− random", "Holm p", "σ documents", "σ seeds", "gap recovered") 
 NONE = "–"  # noqa: RUF001
 
 
+def items_and_params(board: Board) -> str:
+    """What the board is of, on one line."""
+    shown = (
+        f"; {name}={value if value.isprintable() else repr(value)}"
+        for name, value in sorted(board.task_params.items())
+    )
+    return f"{board.num_items} items of {board.num_groups} documents{''.join(shown)}."
+
+
 def measured_against(board: Board) -> str:
-    """Chance, floor, ceiling and the least difference that can be found."""
+    """Chance, floor, ceiling and, where rows are judged, the least difference that can be found."""
     score = board.ranked_by
     chance = "none" if board.chance is None else f"{board.chance:.3f}"
     text = (
         f"Ranked by {score}. Chance {chance}; floor (no document) "
         f"{mean(board.floor.scores[score])}; ceiling (full attention) "
-        f"{mean(board.full.scores[score])}. "
+        f"{mean(board.full.scores[score])}."
     )
+    if board.not_ranked:
+        return text
     if board.detectable is None:
-        return text + "No row differs from random on any document."
+        return text + " No row differs from random on any document."
     return text + (
-        f"A difference to random of {100 * board.detectable:.1f} points is found with "
+        f" A difference to random of {100 * board.detectable:.1f} points is found with "
         f"{POWER:.0%} power for one comparison, unadjusted, by the row whose difference varies "
         "most; Holm's p asks for more."
     )
 
 
 def summary(board: Board) -> str:
-    """How many rows beat random, and which cannot be told from the best."""
+    """How many rows beat random, and which cannot be told from the best; or why nothing is said."""
+    if board.not_ranked:
+        return f"Not ranked: {board.not_ranked}."
     found = [row.against_random for row in board.rows if row.against_random]
     said = [one.verdict for one in found]
     text = (

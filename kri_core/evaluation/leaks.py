@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from attrs import frozen
 
 from kri_core.evaluation.records import Record
-from kri_core.evaluation.statistics import Sample, estimate
+from kri_core.evaluation.statistics import LEAST_GROUPS, Sample, estimate
 
 COVER = "cover"
 BLIND = (
@@ -29,7 +29,8 @@ AWARE = (
 )
 
 NO_ORACLE = "no oracle with their pins or no evidence is recorded"
-NO_ROOM = "oracle-doc of their pins and budget holds all evidence of fewer than two documents"
+NO_ROOM = f"oracle-doc of their pins and budget has all evidence of under {LEAST_GROUPS} documents"
+TOO_FEW = f"it takes {LEAST_GROUPS} documents"
 
 
 @frozen
@@ -55,6 +56,8 @@ def leak_check(record: Record, null: Record, oracles: Sequence[Record]) -> LeakC
     if oracle is None or not all(_has_cover(one) for one in (record, null, oracle)):
         return LeakCheck(unchecked=NO_ORACLE)
     kept, told = record.sample(COVER), oracle.sample(COVER)
+    if kept.num_groups < LEAST_GROUPS:
+        return LeakCheck(unchecked=TOO_FEW)
     difference = _where_all_is_kept(kept, told) if blind else kept.minus(told)
     if difference is None:
         return LeakCheck(unchecked=NO_ROOM)
@@ -64,9 +67,9 @@ def leak_check(record: Record, null: Record, oracles: Sequence[Record]) -> LeakC
 
 
 def _where_all_is_kept(kept: Sample, told: Sample) -> Sample | None:
-    """`kept` less `told`, of the documents of which `told` is all; None: not two of them."""
+    """`kept` less `told`, of the documents of which `told` is all; None: too few of them."""
     short = {group for group, cover in zip(told.groups, told.values, strict=True) if cover < 1}
-    if len(set(told.groups) - short) < 2:
+    if len(set(told.groups) - short) < LEAST_GROUPS:
         return None
     difference = kept.minus(told)
     items = zip(difference.ids, difference.groups, difference.values, strict=True)

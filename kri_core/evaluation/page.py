@@ -16,6 +16,7 @@ from kri_core.evaluation.board_parts import (
 from kri_core.evaluation.board_text import HOW_TO_READ
 from kri_core.evaluation.board_words import (
     flagged,
+    items_and_params,
     main_table,
     measured_against,
     null_text,
@@ -56,9 +57,8 @@ def to_html(found: Leaderboard) -> str:
 
 def _task(boards: Sequence[Board]) -> Iterator[str]:
     first = boards[0]
-    params = "".join(f"; {name}={value}" for name, value in sorted(first.task_params.items()))
     yield f"<h2>{escape(first.task)}</h2>"
-    yield _paragraph(f"{first.num_items} items of {first.num_groups} documents{params}.")
+    yield _paragraph(items_and_params(first))
     yield _figure(
         kept_plot(boards),
         f"{first.ranked_by} with 95 % intervals. The rows of one budget are spread sideways by "
@@ -73,8 +73,6 @@ def _board(board: Board) -> Iterator[str]:
     name = f"{board.task}, {board.budget} blocks"
     yield f"<h3>{escape(name)}</h3>"
     yield _paragraph(measured_against(board))
-    if board.not_ranked:
-        yield _paragraph(f"Not ranked: {board.not_ranked}.")
     yield _paragraph(summary(board))
     yield from (_paragraph(f"⚑ {text}") for text in flagged(board))
     yield _table(main_table(board), name, 1)

@@ -79,7 +79,7 @@ def read_published(path: Path) -> Published:
         return evolve(structure(Published, {**held, "claims": []}, "it"), claims=claims)
 
 
-def judged(claim: Claim, rows: Sequence[Row], score: str) -> Judged:
+def judged(claim: Claim, rows: Sequence[Row], score: str, not_ranked: str | None) -> Judged:
     """One published row beside ours, in words that follow from our adjusted p."""
     row = next((row for row in rows if row.label == claim.label), None)
     if row is None:
@@ -88,6 +88,8 @@ def judged(claim: Claim, rows: Sequence[Row], score: str) -> Judged:
     if row.against_random is None:
         return Judged(claim, ours, None, "random blocks themselves")
     against = row.against_random
+    if not_ranked is not None:
+        return Judged(claim, ours, against.difference, f"not judged: {not_ranked}")
     words = {"better": "better than", "worse": "worse than", "flat": "not told apart from"}
     said = f"{words[against.verdict]} {against.null}: {_agreement(claim.claim, against.verdict)}"
     return Judged(claim, ours, against.difference, said)

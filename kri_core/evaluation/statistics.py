@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 DRAWS = 10_000  # EVAL 3
 SEED = 20_251_130  # of PCG64; an interval is the same on every machine
 LEVEL = 0.95
+# Documents for a verdict: over fewer, a two-sided sign test cannot reach 1 % (2 · ½⁷ = 1.6 %).
+LEAST_GROUPS = 8
 ROUNDING = 1e-12  # below it an error is what subtracting floats leaves
 ROUNDED = 12  # digits of a resampled mean
 CHUNK = 1_000_000  # document indices held at once: 8 MB

@@ -61,6 +61,7 @@ class Reported:
     """What a process says of itself."""
 
     documents: int
+    longest: Layout  # of the longest document
     fingerprint: str
     dtype: str
     machine: str

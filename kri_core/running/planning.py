@@ -14,7 +14,8 @@ from kri_core.evaluation.equal_bytes import quantised_name
 from kri_core.evaluation.rows import Pins, null_pins
 from kri_core.grammar import parse
 from kri_core.registry import Registry
-from kri_core.routing import SELECT, SPLIT
+from kri_core.routing import SELECT, SPLIT, Router
+from kri_core.scoring import nothing_to_score_with
 from kri_core.stack import Stack
 from kri_core.substrate.hf.quantise import bits_within, kept_bytes, quantised_bytes
 
@@ -48,6 +49,13 @@ def stacks_of(texts: Sequence[str], budgets: Sequence[int], registry: Registry) 
     ]
     loaded = [Stack.load(config, registry) for config in configs]
     return list({str(stack.config): stack for stack in loaded}.values())
+
+
+def check_scorers(stacks: Sequence[Stack], layout: Layout, registry: Registry) -> None:
+    """Refuse a stack that has to rank the blocks of such a document and has no scorer."""
+    for stack in stacks:
+        if stack.scorer is None and Router(stack, registry).asks_scores(layout):
+            raise nothing_to_score_with(stack)
 
 
 def with_budget(config: RoutingConfig, budget: int) -> RoutingConfig:

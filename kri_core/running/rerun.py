@@ -6,17 +6,26 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from kri_core.errors import ConfigError
+from kri_core.evaluation.against_random import MIN_SEEDS
 from kri_core.evaluation.kills import Kill, Verdict, kill_of, random_null
 from kri_core.evaluation.reading import read_record
 from kri_core.evaluation.records import Header, Record
 
 
-def kill_again(kill: Kill, header: Header, other: Header | None, paths: Sequence[Path]) -> Kill:
-    """What the kill would say of the records of a run of its stack, and of the other one's."""
+def kill_again(
+    kill: Kill, header: Header, other: Header | None, paths: Sequence[Path]
+) -> tuple[Kill, int]:
+    """What the kill would say of a run of its stack (and the other one); of how many documents."""
     found = [read_record(path) for path in paths]
-    record = _row(header, found)
-    rival = _row(other, found) if other else None
-    return kill_of(record, random_null(record, found), rival, Verdict(kill.why, record.date))
+    record = _row(kill.record, header, found)
+    rival = _row(str(kill.other), other, found) if other else None
+    again = kill_of(record, random_null(record, found), rival, Verdict(kill.why, record.date))
+    if again.against_other is None and again.against_random is None:
+        raise ConfigError(
+            f"the run has no random row with the pins of {kill.stack}, so nothing says whether "
+            f"the verdict stands; run it with at least {MIN_SEEDS} seeds"
+        )
+    return again, len({result.group for result in record.results})
 
 
 def task_again(header: Header, changes: Mapping[str, str]) -> tuple[dict[str, str], int]:
@@ -35,13 +44,13 @@ def task_again(header: Header, changes: Mapping[str, str]) -> tuple[dict[str, st
     return params, int(params.pop("docs"))
 
 
-def _row(header: Header, found: Sequence[Record]) -> Record:
+def _row(name: str, header: Header, found: Sequence[Record]) -> Record:
     wanted = (header.role, header.stack, header.probe_set)
     for record in found:
         new = record.header
         if (new.role, new.stack, new.probe_set) == wanted:
             return record
     raise ConfigError(
-        f"the run has no row {header.label}, as the kill's record has; its scorer now reads "
-        "other probe texts: run the stack with eval run and kill that"
+        f"the run has no row {header.label}, as {name} has; its scorer now reads other probe "
+        "texts: run the stack with eval run and kill that"
     )

@@ -21,6 +21,7 @@ from kri_core.running.planning import (
     PlannedRow,
     asks_probe_to_select,
     baselines,
+    check_scorers,
     placement_rows,
     planned_rows,
     stacks_of,
@@ -63,8 +64,11 @@ def run(job: Job, options: RunOptions, model: str, report: Report) -> Finished:
     job = evolve(job, scorers=tuple(scorers))
     with crew(job, options.jobs) as hands:
         said = hands.report()
+        check_scorers(stacks, said.longest, registry)
         if options.placement:
             position_matched(0, said.documents)  # refused before any work
+        if job.docs is not None and said.documents < job.docs:
+            _say_fewer(job.task, said.documents, job.docs)
         prepared = _prepared(hands, said.documents, report, options.jobs)
         keep_documents(job.cache, prepared)
         if job.server is not None:
@@ -186,6 +190,10 @@ def _append(recorder: Recorder, results: Iterable[Result]) -> None:
     for result in results:
         if result.key not in recorder.done:
             recorder.append(result)
+
+
+def _say_fewer(task: str, there: int, asked: int) -> None:
+    logger.warning("task %s has %d documents, %d were asked", task, there, asked)
 
 
 def _say(failure: Failure) -> None:

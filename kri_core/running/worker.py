@@ -22,7 +22,7 @@ from kri_core.grammar import parse_scorer
 from kri_core.models import resolve_model
 from kri_core.registry import Registry
 from kri_core.running.answering import Reader
-from kri_core.running.caching import Cache, prior_digest
+from kri_core.running.caching import BLOCK_SIZE, Cache, prior_digest
 from kri_core.running.crossing import Failure, Job, Prepared, Reported
 from kri_core.running.planning import PlannedRow
 from kri_core.running.rows import HfRows
@@ -32,6 +32,7 @@ from kri_core.running.server import Server
 from kri_core.running.tokenizing import HfTokenizer
 from kri_core.stack import Member
 from kri_core.substrate.hf import HfModel, load_model
+from kri_core.types import Layout
 
 
 @frozen(eq=False, slots=False)
@@ -83,10 +84,17 @@ class Worker:
         place = torch.cuda.get_device_name(self.model.device) if on_gpu else platform.machine()
         return Reported(
             len(self.documents),
+            self._longest(),
             self.model.identity.fingerprint,
             str(self.model.dtype).removeprefix("torch."),
             f"{place}, one thread, torch {torch.__version__}",
         )
+
+    def _longest(self) -> Layout:
+        """Of the longest document, before it is built."""
+        anatomy = self.model.anatomy
+        sizes = (len(anatomy.layers), anatomy.num_kv_heads, anatomy.head_dim)
+        return Layout(*sizes, BLOCK_SIZE, max(len(one.token_ids) for one in self.documents))
 
     def prepare(self, index: int) -> Prepared:
         """Build a document's cartridge and bake what the stacks need."""

@@ -1,4 +1,7 @@
-"""Records made by hand: 5 documents of 4 items, a board's worth of rows in a folder."""
+"""Records made by hand: documents of 4 items, a board's worth of rows in a folder.
+
+There are 5 documents, too few for a verdict; `num_items` 40 makes them 10, each twice.
+"""
 
 import pytest
 from attrs import evolve, frozen
@@ -48,7 +51,7 @@ RIGHT = {0, 1, 2, 3, 5, 6, 8, 9, 10, 12, 13, 14, 15, 17, 18}  # 4, 2, 3, 4 and 2
 
 
 def make_result(number, right, seed=0, kept=(0, 7, 18, 19), total=20):
-    """Item `number` of 20, four to a document."""
+    """Item `number`, four to a document."""
     return Result(
         id=f"d{number // 4}/q{number % 4}",
         group=f"d{number // 4}",
@@ -75,31 +78,36 @@ def write_record(folder, header, right, kept=(0, 7, 18, 19)):
 class Made:
     """Headers, and what makes results and records of them."""
 
-    stack = HEADER
-    random = RANDOM
-    full = FULL
-    floor = FLOOR
-    right = staticmethod(lambda number, _seed: number in RIGHT)
+    stack: Header
+    random: Header
+    full: Header
+    floor: Header
+    right = staticmethod(lambda number, _seed: number % 20 in RIGHT)
     result = staticmethod(make_result)
     write = staticmethod(write_record)
 
 
 @pytest.fixture
-def made():
-    return Made()
+def num_items():
+    return 20
+
+
+@pytest.fixture
+def made(num_items):
+    return Made(*(evolve(one, num_items=num_items) for one in (HEADER, RANDOM, FULL, FLOOR)))
 
 
 def by_luck(number, seed):
     """Under half of the seeds 4 of 20, under the others 5; each of five items in 9 of 10."""
-    return number % 4 == 1 and number != 4 * (seed % 10) + 1
+    return number % 4 == 1 and number % 20 != 4 * (seed % 10) + 1
 
 
 @pytest.fixture
-def results(tmp_path):
+def results(tmp_path, made):
     """A stack right on 15 of 20, random on 4 or 5, full attention on 17, no document on 2."""
     folder = tmp_path / "results"
-    write_record(folder, HEADER, Made.right)
-    write_record(folder, RANDOM, by_luck)
-    write_record(folder, FULL, lambda n, _: n not in (3, 8, 15), kept=tuple(range(20)))
-    write_record(folder, FLOOR, lambda n, _: n in (2, 9), kept=())
+    write_record(folder, made.stack, made.right)
+    write_record(folder, made.random, by_luck)
+    write_record(folder, made.full, lambda n, _: n % 20 not in (3, 8, 15), kept=tuple(range(20)))
+    write_record(folder, made.floor, lambda n, _: n % 20 in (2, 9), kept=())
     return folder

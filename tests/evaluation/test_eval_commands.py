@@ -152,7 +152,7 @@ def test_a_board_that_cannot_rank_is_written_and_exits_1(results, kri, made):
     assert done.code == 1
     assert "needle8, 4 blocks, is not ranked: full attention has mc 0.850, less" in done.err
     assert "take a better reader or an easier task" in done.err
-    assert "**Not ranked:**" in done.out
+    assert "Not ranked: full attention has mc 0.850" in done.out
 
 
 @pytest.mark.parametrize(
@@ -201,7 +201,8 @@ def test_compare_says_how_sure_a_difference_is(results, kri, made):
     assert "first (mc)      0.750 ± 0.112" in done.out
     assert "second (mc)     0.850 ± 0.061" in done.out
     assert "first − second  -0.100 ± 0.170" in done.out  # noqa: RUF001
-    assert ": not told apart at 95 %" in done.out
+    assert ": 5 documents are too few to say, it takes 8" in done.out
+    assert "detectable" not in done.out
     assert "McNemar, exact  3:5, p 0.7266, as if items were independent" in done.out
     assert "they differ in  role, stack, anchor, recent, budget, probe_set, priors" in done.out
 
@@ -227,12 +228,27 @@ def test_compare_gives_json_and_another_score(results, kri):
     assert kri("eval", "compare", stack, full, "--score", "nll").code == 4
 
 
-def test_compare_finds_a_sure_difference(results, kri):
-    """A control of the above."""
-    full, floor = record_of(results, "full"), record_of(results, "floor")
+@pytest.mark.parametrize(
+    ("num_items", "first", "said"),
+    [
+        (32, "full", ": they differ at 95 %"),
+        (28, "full", ": 7 documents are too few to say, it takes 8"),
+        (40, "A1R2K1(kri-d)", ": not told apart at 95 %"),
+    ],
+)
+def test_compare_says_whether_a_difference_is_sure(results, kri, num_items, first, said):
+    """Full attention is far above no document; the stack's documents differ from its by ¼ to ½."""
+    second = "floor" if first == "full" else "full"
+    out = kri("eval", "compare", record_of(results, first), record_of(results, second)).out
 
-    assert ": they differ at 95 %" in kri("eval", "compare", full, floor).out
-    assert "detectable" in kri("eval", "compare", full, full).out  # nothing varies, nothing fails
+    assert said in out
+    assert ("detectable" in out) == (num_items >= 32)
+
+
+def test_compare_of_a_record_with_itself_says_nothing_varies(results, kri):
+    full = record_of(results, "full")
+
+    assert "0.000 ± 0.000" in kri("eval", "compare", full, full).out
 
 
 def test_records_of_other_items_are_not_compared(results, kri, made, tmp_path):

@@ -1,14 +1,19 @@
-"""A planted lie: a selector that peeks. Blocks and covers by hand, 5 documents of 4 items."""
+"""A planted lie: a selector that peeks. Blocks and covers by hand, 10 documents of 4 items."""
 
 import pytest
 from attrs import evolve
 
 from kri_core.evaluation.board import leaderboard
 from kri_core.evaluation.board_text import to_markdown
-from kri_core.evaluation.leaks import AWARE, BLIND, NO_ORACLE, NO_ROOM, question_blind
+from kri_core.evaluation.leaks import AWARE, BLIND, NO_ORACLE, NO_ROOM, TOO_FEW, question_blind
 from kri_core.evaluation.recording import recording
 from kri_core.evaluation.records import Record
 from kri_core.evaluation.verifying import read_all
+
+
+@pytest.fixture
+def num_items():
+    return 40
 
 
 def same(_number):
@@ -42,9 +47,13 @@ def one_in_ten(number, seed):
     return float((number + seed) % 10 == 0)
 
 
-def first_two(number, _seed):
-    """All evidence of two documents, of the others that of their first two items."""
-    return float(number < 8 or number % 4 < 2)
+def first_eight(number, _seed):
+    """All evidence of eight documents, of the others that of their first two items."""
+    return float(number < 32 or number % 4 < 2)
+
+
+def first_seven(number, _seed):
+    return float(number < 28 or number % 4 < 2)
 
 
 def row_of(
@@ -105,22 +114,36 @@ def test_a_row_that_beats_an_oracle_without_room_is_not_flagged_and_the_board_sa
 
     assert (row.leak.unchecked, row.leak.flag) == (NO_ROOM, None)
     assert (
-        "⚑ Not checked for a leak, as oracle-doc of their pins and budget holds all "
-        "evidence of fewer than two documents: A1R2K1(kri-d), generic probes."
+        "⚑ Not checked for a leak, as oracle-doc of their pins and budget has all evidence "
+        "of under 8 documents: A1R2K1(kri-d), generic probes."
     ) in page
 
 
-def test_where_the_oracle_has_room_in_two_documents_these_are_looked_at(tmp_path, made):
-    """Half of these two, and of the others three pieces of four where the oracle keeps two."""
+def test_where_the_oracle_has_room_in_eight_documents_these_are_looked_at(tmp_path, made):
+    """Half of these eight, and of the others three pieces of four where the oracle keeps two."""
 
     def honest(number, _seed):
-        return float(number % 2 if number < 8 else number % 4 > 0)
+        return float(number % 2 if number < 32 else number % 4 > 0)
 
-    row, _ = row_of(made, tmp_path / "honest", honest, same, doc_cover=first_two)
-    peeking, _ = row_of(made, tmp_path / "peeking", first_two, same, doc_cover=first_two)
+    row, _ = row_of(made, tmp_path / "honest", honest, same, doc_cover=first_eight)
+    peeking, _ = row_of(made, tmp_path / "peeking", first_eight, same, doc_cover=first_eight)
+    unsure, _ = row_of(made, tmp_path / "unsure", first_eight, same, doc_cover=first_seven)
 
     assert (row.leak.unchecked, row.leak.flag) == (None, None)
     assert peeking.leak.flag == BLIND
+    assert (unsure.leak.unchecked, unsure.leak.flag) == (NO_ROOM, None)
+
+
+@pytest.mark.parametrize("blocks", [same, its_own])
+@pytest.mark.parametrize(("num_items", "found"), [(28, TOO_FEW), (32, None)])
+def test_few_documents_are_not_checked_and_the_board_says_so(tmp_path, made, blocks, found):
+    """A selector that peeks in seven documents, and the control in eight."""
+    row, page = row_of(made, tmp_path, all_of_it, blocks)
+
+    assert row.leak.unchecked == found
+    assert (row.leak.flag is None) == (found is not None)
+    said = "Not checked for a leak, as it takes 8 documents: A1R2K1(kri-d), generic probes."
+    assert (said in page) == (found is not None)
 
 
 def test_a_row_that_reads_the_question_is_asked_for_in_other_words(tmp_path, made):

@@ -16,6 +16,7 @@ from kri_core.running.crossing import Job, Reported
 from kri_core.running.planning import PlannedRow, stacks_of
 from kri_core.running.served import agreed, answered, needed_by, readable
 from kri_core.running.server import Routed, Server, Step
+from kri_core.types import Layout
 from kri_core.versions import core_version, installed_versions
 
 ABOUT = {
@@ -181,7 +182,8 @@ def test_answers_to_one_item_must_be_routed_alike():
 
 JOB = Job("needle8", (), None, "tiny", None, "float32", "cpu", Path("cache"), ())
 STACKS = stacks_of(["A1R2K13(kri-d-kv-sum)"], (), Registry.discover())
-SAID = Reported(1, "f" * 64, "float32", "here, one thread")
+LONGEST = Layout(2, 2, 8, 16, 640)
+SAID = Reported(1, LONGEST, "f" * 64, "float32", "here, one thread")
 
 
 def prepared(**changes):
@@ -195,7 +197,7 @@ def test_a_header_s_machine_dtype_and_substrate_are_the_server_s(playing):
 
     said = serving.served(JOB, server.url, SAID, [prepared()], STACKS)
 
-    assert said == Reported(1, "f" * 64, "bfloat16", "a GPU", "vllm 0.32.0")
+    assert said == Reported(1, LONGEST, "f" * 64, "bfloat16", "a GPU", "vllm 0.32.0")
 
 
 @pytest.mark.parametrize(

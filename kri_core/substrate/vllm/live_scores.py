@@ -24,7 +24,7 @@ class LiveScores:
     def of(self, router: Router, cartridge: Cartridge) -> Prior | None:
         """None where the stack has no such scorer, or asks for no scores."""
         scorer = router.stack.scorer
-        if scorer is None or not router.asks_scores(cartridge):
+        if scorer is None or not router.asks_scores(cartridge.layout):
             return None
         if needs_probe(scorer) or scorer.answers(SCORE_QUERY):
             return None

@@ -18,7 +18,7 @@ LAYER_ZERO = "layer0"  # as the scorers of questions name it in their parameter 
 
 def check_source(router: Router, cartridge: Cartridge, prior: Prior | None) -> None:
     """Refuse a scorer that reads the question over blocks: none is there when they are chosen."""
-    if not router.asks_scores(cartridge):
+    if not router.asks_scores(cartridge.layout):
         return
     scorer, _ = scorer_of(router.stack, router.registry, cartridge, prior)
     if scorer is None or not scorer.answers(SCORE_QUERY):
@@ -44,7 +44,7 @@ def _better(scorer: Member) -> PluginRef:
 
 def routes_at_once(router: Router, cartridge: Cartridge, prior: Prior | None) -> bool:
     """Whether routing asks for no queries and reads no KV, or fails before it does."""
-    if not router.asks_scores(cartridge):
+    if not router.asks_scores(cartridge.layout):
         return True
     scorer, _ = scorer_of(router.stack, router.registry, cartridge, prior)
     if scorer is None:
