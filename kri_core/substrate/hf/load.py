@@ -18,6 +18,7 @@ from transformers.utils import logging as transformers_logging
 from transformers.utils.hub import extract_commit_hash
 
 from kri_core.errors import ConfigError, EngineError, KriError, one_line
+from kri_core.models import MODELS
 from kri_core.substrate.hf.exactness import check_config
 from kri_core.substrate.hf.model import HfModel
 
@@ -145,6 +146,7 @@ def in_one_line(what: str) -> Iterator[None]:
         said = " ".join(str(error).split())
         reason = said if isinstance(error, (OSError, ValueError)) and said else one_line(error)
         raise EngineError(
-            f"{what}: {shorten(reason, REASON, placeholder=' …').rstrip('.')}; check the name, "
-            "and for a hub model the network, HF_TOKEN and HF_HUB_OFFLINE"
+            f"{what}: {shorten(reason, REASON, placeholder=' …').rstrip('.')}; check the name "
+            f"(kri-core model get {next(iter(MODELS))} fetches the embedded one), and for a hub "
+            "model the network, HF_TOKEN and HF_HUB_OFFLINE"
         ) from error

@@ -74,6 +74,7 @@ def test_a_hub_that_cannot_be_reached(monkeypatch):
     ) as caught:
         load_model("nobody/nothing")
     one_line(caught)
+    assert "(kri-core model get smollm2-135m fetches the embedded one)" in str(caught.value)
 
 
 def test_a_model_type_nobody_knows(broken):
