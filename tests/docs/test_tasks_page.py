@@ -28,12 +28,15 @@ def test_the_task_of_the_page_is_found_and_asks_what_it_says(environment, files_
     source = files["kri-task-parrot/kri_task_parrot.py"]
     points = {group: dict(names) for group, names in project["entry-points"].items()}
     environment.install(project["name"], points, {"kri_task_parrot": source})
-    yes, no = load_task("parrot", {"noise": "3"}).documents(Characters())
+    tiger, piano, *_ = found = list(load_task("parrot", {"noise": "2"}).documents(Characters()))
 
-    assert bytes(yes.token_ids).decode() == " yes blah blah blah"
-    assert bytes(no.token_ids[:3]).decode() == " no"
-    assert [item.chance for item in yes.items] == [{"mc": 0.5}]
-    assert [item.correct for item in (*yes.items, *no.items)] == [0, 1]
+    said = " blah blah The parrot said the word tiger. blah blah"
+    assert bytes(tiger.token_ids).decode() == said
+    assert b" piano. blah" in bytes(piano.token_ids)
+    ((item,), (span,)) = tiger.items, tiger.items[0].evidence
+    assert item.chance == {"mc": 0.25}
+    assert said[span.start : span.stop] == " The parrot said the word tiger."
+    assert [item.correct for document in found for item in document.items] == [0, 1, 2, 3]
     assert sys.modules["kri_task_parrot"]
 
 
