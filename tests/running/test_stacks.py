@@ -8,6 +8,7 @@ from kri_core.artifacts import read_prior
 from kri_core.evaluation.reading import read_record
 from kri_core.routing import Router
 from kri_core.running.provenance import code_version
+from kri_core.running.worker import Worker
 from kri_core.substrate.hf import HfProbe
 
 TWICE = """
@@ -131,6 +132,41 @@ def test_a_task_without_documents_is_refused(evaluate, twice):
 
     assert done.code == 2
     assert "task twice has no document with items; give it some" in done.err
+
+
+def test_fewer_documents_than_asked_are_said(evaluate, twice, caplog):
+    """Control: two of two are as asked."""
+    arguments = ("--seeds", 1, "--docs")
+    task, stacks = ("--task", "twice", "--set", "same=false"), ("A0R0K1(knorm)",)
+
+    assert evaluate(*arguments, 9, task=task, stacks=stacks).code == 0
+    assert "task twice has 2 documents, 9 were asked" in caplog.text
+    caplog.clear()
+    assert evaluate(*arguments, 2, task=task, stacks=stacks, out="two").code == 0
+    assert "were asked" not in caplog.text
+
+
+def test_a_stack_without_a_scorer_is_refused_before_the_first_document(
+    evaluate, tmp_path, monkeypatch
+):
+    """Control: one that keeps all 40 blocks has nothing to rank."""
+    prepare, prepared = Worker.prepare, []
+
+    def counted(self, index):
+        prepared.append(index)
+        return prepare(self, index)
+
+    monkeypatch.setattr(Worker, "prepare", counted)
+    done = evaluate("--seeds", 1, stacks=("A0R0K8(~uniform)", "A1R2K5"))
+
+    assert (done.code, prepared) == (2, [])
+    assert done.err.splitlines()[-1] == (
+        "error: A1R2K5 has nothing to score blocks with; name a scorer, such as "
+        "A1R2K5(kri-d-kv-sum), or give a prior"
+    )
+    assert list((tmp_path / "out").iterdir()) == []
+
+    assert evaluate("--seeds", 1, "--docs", 1, stacks=("A1R2K37",)).code == 0
 
 
 def test_a_damaged_cache_is_made_again(evaluate, records, tmp_path, caplog):
