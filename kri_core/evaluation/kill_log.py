@@ -94,7 +94,15 @@ def kill_record(folder: Path, kill: Kill) -> Record:
 
 def other_record(folder: Path, kill: Kill) -> Record | None:
     """The second record that it was measured against."""
-    return read_record(folder / kill.other) if kill.other else None
+    if kill.other is None:
+        return None
+    record = read_record(folder / kill.other)
+    if record.header.label != kill.other_stack:
+        raise ArtifactError(
+            f"kill {kill.id} is against {kill.other_stack}, and {kill.other} now has "
+            f"{record.header.label}; restore the record"
+        )
+    return record
 
 
 def to_markdown(kills: Sequence[Kill]) -> str:

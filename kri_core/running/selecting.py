@@ -74,9 +74,9 @@ class Chooser:
         return other._by_stack(row)
 
     def _by_stack(self, row: PlannedRow) -> list[Selection]:
-        """A stack that does not read the question is asked once for all of a document's."""
+        """A stack that does not read the question chooses once for all of a document's."""
         router, items = self.router(row.name), self.document.items
-        aware = _reads_question(router)
+        aware = _scores_questions(router) or _repairs_after_question(router)
         asked = [item.question if aware else items[0].question for item in items]
         questions = list(dict.fromkeys(asked))
         found = dict(zip(questions, self._select(router, row, questions), strict=True))
@@ -92,12 +92,11 @@ class Chooser:
         manifests = [manifest for manifest, _ in routed]
         wanted = list(zip(manifests, questions, strict=True))
         done = run_repairs(self.model, self.cartridge, router, wanted)
-        last = _repairs_after_question(router)
         return [
             evolve(
                 selection,
                 repaired=prefix,
-                variant=f"{row.name} {row.probe_set} {list(question) if last else []}",
+                variant=f"{row.name} {row.probe_set} {list(question)}",
                 refreshed_tokens=sum(len(one.report.refreshed) for one in repairs),
                 seconds=selection.seconds + sum(one.seconds for one in repairs),
             )
@@ -108,7 +107,7 @@ class Chooser:
         """What a stack keeps is not asked again for the same stack with repairs."""
         config = router.stack.config
         plain = str(evolve(config, repairs=()))
-        key = plain, probe_set, question
+        key = plain, probe_set, question if _scores_questions(router) else ()
         if key not in self._routed:
             prior, probe = self._prior(router, probe_set), self._probe(probe_set)
             start = time.perf_counter()
@@ -166,9 +165,9 @@ def _no_prior(scorer: Member) -> ArtifactError:
     return ArtifactError(f"{scorer.ref} has no prior of this document; see above")
 
 
-def _reads_question(router: Router) -> bool:
+def _scores_questions(router: Router) -> bool:
     scorer = router.stack.scorer
-    return _repairs_after_question(router) or (scorer is not None and scorer.answers(SCORE_QUERY))
+    return scorer is not None and scorer.answers(SCORE_QUERY)
 
 
 def _repairs_after_question(router: Router) -> bool:

@@ -87,6 +87,7 @@ def _attention(texts: Sequence[Text]) -> PackedAttention:
         lengths = torch.tensor([len(text.token_ids) for text in part])
         owner = torch.arange(len(part)).repeat_interleave(lengths)
         owner = owner.to(part[0].prefix.keys[0].device)
-        attend = PrefixAttention(part[0].prefix, hidden=owner[:, None] != owner)
+        hidden = owner[:, None] != owner if len(part) > 1 else None
+        attend = PrefixAttention(part[0].prefix, hidden=hidden)
         parts.append((partial(len, owner), attend))
     return PackedAttention(tuple(parts))

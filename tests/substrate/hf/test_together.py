@@ -8,7 +8,7 @@ from itertools import product
 import pytest
 import torch
 
-from kri_core.substrate.hf import Text, answer, load_prefix, read_together, together
+from kri_core.substrate.hf import Text, answer, attention, load_prefix, read_together, together
 from kri_core.testing.tiny import random_tokens
 
 SELECTIONS = [(1, 4), (0, 5), (2, 3), (), (0, 1, 2, 3, 4, 5)]
@@ -31,22 +31,28 @@ def forwards(tiny_llama, monkeypatch):
 def texts_over(model, cartridge, selections):
     """Each length over each selection, those over one prefix apart from each other."""
     prefixes = [load_prefix(model, cartridge, blocks) for blocks in selections]
+    prefixes += [prefixes[0].before(0)]  # no document at all
     return [
         Text(prefix, random_tokens(length, seed=seed), length // 3)
         for seed, (length, prefix) in enumerate(product(LENGTHS, prefixes))
     ]
 
 
+@pytest.mark.parametrize("nbytes", [4 << 20, 2_000])  # of scores: all tokens at once, or some
 @pytest.mark.parametrize("limit", [512, 40, 1])
-def test_each_has_the_rows_of_an_answer_of_its_own(tiny_llama, tiny_cartridge, monkeypatch, limit):
+def test_each_has_the_rows_of_an_answer_of_its_own(
+    tiny_llama, tiny_cartridge, monkeypatch, limit, nbytes
+):
     """Other prefixes, other lengths, in one forward, in some or in one each: none sees another."""
     monkeypatch.setattr(together, "MAX_TOKENS", limit)
+    monkeypatch.setitem(attention.SCORE_BYTES, "cpu", nbytes)
     texts = texts_over(tiny_llama, tiny_cartridge, SELECTIONS)
 
     found = read_together(tiny_llama, tiny_cartridge.layout.num_tokens, texts)
 
     for text, rows in zip(texts, found, strict=True):
-        alone = answer(tiny_llama, tiny_cartridge, text.prefix.blocks, text.token_ids, 0)
+        own = text.prefix.blocks, text.token_ids, 0, text.prefix
+        alone = answer(tiny_llama, tiny_cartridge, *own)
         torch.testing.assert_close(
             rows, alone.question_logprobs[text.start :], atol=1e-5, rtol=1e-5
         )
