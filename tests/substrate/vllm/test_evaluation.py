@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from types import SimpleNamespace
 
@@ -11,6 +12,7 @@ pytest.importorskip("vllm", reason="vLLM is not installed here (see docs/serving
 
 from kri_core.cli import main
 from kri_core.evaluation.reading import read_record
+from kri_core.running.server import Server
 from kri_core.testing.tiny import save_tiny
 
 OFFLINE = "A1R2K5(kri-d-kv-sum)"
@@ -33,10 +35,10 @@ def bench(tmp_path_factory):
     torch.set_num_threads(threads)
 
 
-def evaluated(folder, out, *arguments, model="model"):
+def evaluated(folder, out, *arguments, stacks=(OFFLINE, ASKS, REPAIRS)):
     """The exit code of a run."""
-    stacks = [text for stack in (OFFLINE, ASKS, REPAIRS) for text in ("--stack", stack)]
-    places = ("--model", folder / model, "--cache", folder / "served", "--out", folder / out)
+    stacks = [text for stack in stacks for text in ("--stack", stack)]
+    places = ("--model", folder / "model", "--cache", folder / "served", "--out", folder / out)
     command = ["kri-core", "eval", "run", *TASK, *stacks, *places, "--seeds", 2, *arguments]
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(sys, "argv", list(map(str, command)))
@@ -108,3 +110,19 @@ def test_a_header_says_what_the_server_is(found):
 
 def test_what_names_blocks_is_left_out_and_not_taken_from_elsewhere(found):
     assert not [row for row in found.vllm if "oracle" in row[0]]
+
+
+def test_a_server_that_is_not_told_the_question_chooses_by_the_answer_so_far(
+    bench, server, monkeypatch, caplog
+):
+    """The negative control of `question_tokens`: without it items are refused, not recorded."""
+    step = Server.step
+
+    def untold(self, prompt, wanted, params, tokens):
+        params.pop("question_tokens", None)
+        return step(self, prompt, wanted, params, tokens)
+
+    monkeypatch.setattr(Server, "step", untold)
+    assert evaluated(bench, "untold", "--server", server.url, stacks=(ASKS,)) == 1
+    assert re.search(r"answers to one item 5 were routed, in [2-5] ways", caplog.text)
+    assert records(bench / "untold")[ASKS, None].missing
