@@ -5,8 +5,11 @@ import json
 import pytest
 from attrs import evolve
 
+from kri_core.errors import ArtifactError, ConfigError
 from kri_core.evaluation.chain import link, linked_line, start_link
-from kri_core.evaluation.kill_log import FIRST_LINE, read_kills
+from kri_core.evaluation.kill_log import FIRST_LINE, other_record, read_kills
+from kri_core.evaluation.reading import read_record
+from kri_core.running.rerun import kill_again
 
 PLAIN, REPAIRED = "A1R2K1(kri-d)", "A1R2K1(kri-d)+xa25"
 LOST = {0, 5, 8}  # one right answer each of the first three documents
@@ -60,9 +63,16 @@ def test_the_page_shows_it_and_is_verified(killed, kri, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "lie", [{"less_other": (0.15, 0.0, 0.25, 0.07)}, {"other_stack": "A1R2K1(kri-a)"}]
+    ("lie", "said"),
+    [
+        (
+            {"less_other": (0.15, 0.0, 0.25, 0.07)},
+            f"'{PLAIN}, generic probes: -0.150 [-0.250, +0.000], p 0.0705'); restore",
+        ),
+        ({"other_stack": "A1R2K1(kri-a)"}, f"now has {PLAIN}, generic probes; restore"),
+    ],
 )
-def test_a_forged_difference_is_found(killed, kri, lie):
+def test_a_forged_difference_is_found(killed, kri, lie, said):
     """Control: with nothing changed the rewritten line is right."""
     forged(killed)
     assert kri("eval", "verify", killed).code == 0
@@ -70,7 +80,7 @@ def test_a_forged_difference_is_found(killed, kri, lie):
     forged(killed, **lie)
     done = kri("eval", "verify", killed)
     assert done.code == 4
-    assert f"'{PLAIN}, generic probes: -0.150 [-0.250, +0.000], p 0.0705'); restore" in done.err
+    assert said in done.err
 
 
 def test_another_record_put_in_its_place_is_found(killed, kri, made):
@@ -80,10 +90,10 @@ def test_another_record_put_in_its_place_is_found(killed, kri, made):
     done = kri("eval", "verify", killed)
 
     assert done.code == 4
-    assert "the records give" in done.err
+    assert f"is against {PLAIN}, generic probes, and {other.name} now has" in done.err
 
     forged(killed, other=read_kills(killed)[0].record)
-    assert "is of the same stack and probe set" in kri("eval", "verify", killed).err
+    assert f"now has {REPAIRED}, generic probes; restore" in kri("eval", "verify", killed).err
 
 
 def test_a_log_from_before_is_read_and_verified(killed, kri, pair):
@@ -147,3 +157,21 @@ def test_a_record_of_another_folder_is_refused(pair, kri, tmp_path):
         f"{away} is not in {repaired.parent}, beside the record that is killed; copy both into one "
         "folder"
     ) in done.err
+
+
+def test_the_other_record_of_a_kill_is_not_taken_from_another_stack(killed, made):
+    other = made.write(killed, evolve(made.stack, stack="A1R2K1(kri-a)"), made.right)
+    (kill,) = read_kills(killed)
+    assert other_record(killed, kill).header.stack == PLAIN
+    with pytest.raises(ArtifactError, match=rf"is against .*kri-d.*, and {other.name} now has"):
+        other_record(killed, evolve(kill, other=other.name))
+
+
+def test_a_rerun_that_is_measured_against_nothing_says_nothing(killed, pair):
+    """The other stack's record is enough; without it and without random blocks there is no word."""
+    (kill,) = read_kills(killed)
+    header, rival = read_record(pair[0]).header, read_record(pair[1]).header
+    again, num_groups = kill_again(kill, header, rival, pair)
+    assert (again.against_random, again.against_other.difference, num_groups) == (None, -0.15, 5)
+    with pytest.raises(ConfigError, match=r"has no random row with the pins of .*20 seeds"):
+        kill_again(kill, header, None, pair)
