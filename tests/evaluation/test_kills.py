@@ -2,6 +2,7 @@
 
 import json
 import re
+from types import SimpleNamespace
 
 import pytest
 from attrs import evolve
@@ -194,5 +195,7 @@ def test_what_cannot_be_run_again_is_said(made):
     with pytest.raises(ConfigError, match=r"'mine\.jsonl'; give it with --set path=FILE"):
         task_again(own, {})
     assert task_again(own, {"path": "a/mine.jsonl"}) == ({"path": "a/mine.jsonl"}, 5)
-    with pytest.raises(ConfigError, match=r"no row A1R2K1\(kri-d\), generic probes, as the kill's"):
-        kill_again(None, made.stack, None, [])
+    kill = SimpleNamespace(record="killed.jsonl")
+    said = r"no row A1R2K1\(kri-d\), generic probes, as killed\.jsonl has"
+    with pytest.raises(ConfigError, match=said):
+        kill_again(kill, made.stack, None, [])
