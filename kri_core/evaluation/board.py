@@ -147,7 +147,8 @@ def _unable(full: Sample, floor: Sample, score: str) -> str | None:
             f"full attention has {score} {full.mean:.3f}, less than the {floor.mean:.3f} without "
             "the document: this model cannot do this task"
         )
-    if estimate(full.minus(floor)).differs:
+    above, few = full.mean > floor.mean, full.num_groups < LEAST_GROUPS
+    if (above and few) or estimate(full.minus(floor)).differs:
         return None
     return (
         "full attention is not told apart from no document: this model cannot do this task, and "

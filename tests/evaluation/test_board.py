@@ -173,6 +173,14 @@ def test_few_documents_of_a_task_that_cannot_be_done_have_both_reasons(results, 
     )
 
 
+def test_few_documents_do_not_say_that_a_better_ceiling_is_none(results, made):
+    """Full attention is right but for 3, 8 and 15 of 20, no document but for 11, too: by one."""
+    next(path for path in results.iterdir() if '"role":"floor"' in path.read_text()).unlink()
+    made.write(results, made.floor, lambda n, _: n not in (3, 8, 11, 15), kept=())
+
+    assert board_of(results).not_ranked == "too few documents to rank: 5, and it takes 8"
+
+
 def test_a_parameter_with_line_breaks_stays_on_one_line(results, made):
     """A control beside it: what is printable is shown as it is."""
     records = [
