@@ -96,7 +96,7 @@ def expected(shop, question, kri):
 
         manifest = router.route(cartridge, prior=read_prior(shop.priors["manual"][0]))
         assert list(manifest.kept) == kri["selected"]
-        prefix, _ = run_repairs(shop.model, cartridge, router, manifest, question)
+        ((prefix, _),) = run_repairs(shop.model, cartridge, router, [(manifest, question)])
     return answer(shop.model, cartridge, list(kept), question, WORDS, prefix)
 
 

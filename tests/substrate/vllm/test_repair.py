@@ -89,7 +89,7 @@ def repaired(shop):
         router = Router.from_config(evolve(parse(stack), scorer=None))
         whole = Router.from_config(parse("whole")).route(cartridge, Query(tuple(question)))
         manifest = evolve(whole, kept=tuple(kept))
-        prefix, done = run_repairs(shop.model, cartridge, router, manifest, question)
+        ((prefix, done),) = run_repairs(shop.model, cartridge, router, [(manifest, question)])
         return answer(shop.model, cartridge, kept, question, tokens, prefix), done
 
     return of

@@ -49,7 +49,7 @@ def test_two_ranks_repair_the_same_tokens_by_the_deviation_of_both(engine, shop,
     whole = Router.from_config(parse("whole")).route(cartridge)
     manifest = evolve(whole, kept=tuple(said.kri["selected"]))
     router = Router.from_config(parse(REPAIRED))
-    prefix, (done,) = run_repairs(shop.model, cartridge, router, manifest, QUESTION)
+    ((prefix, (done,)),) = run_repairs(shop.model, cartridge, router, [(manifest, QUESTION)])
     agree(said, answer(shop.model, cartridge, manifest.kept, QUESTION, 6, prefix))
     mean = done.report.deviation_mean
     assert said.kri["repair"]["deviation_mean"] == pytest.approx(mean, rel=1e-4)
