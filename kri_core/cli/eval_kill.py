@@ -27,8 +27,10 @@ def kill(record: Path, why: str, against: Path | None, cache: Path | None) -> No
     from kri_core.models import kri_home
     from kri_core.running.documents import kept_documents
 
-    name = read_record(record).header.cartridges
-    known = kept_documents(kri_home() / "eval" if cache is None else cache, name)
+    held = read_record(record)
+    items = (result.id for result in held.results)
+    place = kri_home() / "eval" if cache is None else cache
+    known = kept_documents(place, held.header.cartridges, items)
     if not known[0]:
         click.echo(
             "bake will not know this kill's documents, as the cache does not; run the record's "
@@ -59,6 +61,7 @@ def kill_log(context: click.Context, results: Path, out: Path | None, as_json: b
     """List what was killed, and why; `rerun` asks whether a verdict still stands."""
     from kri_core.artifacts.atomic import replacing
     from kri_core.artifacts.opening import naming
+    from kri_core.errors import ArtifactError
     from kri_core.evaluation.kill_log import COLUMNS, cells, read_kills, to_markdown
 
     context.obj = results
@@ -66,6 +69,8 @@ def kill_log(context: click.Context, results: Path, out: Path | None, as_json: b
         return
     kills = read_kills(results)
     if out is not None:
+        if out.suffix != ".md":
+            raise ArtifactError(f"{out.name}: a kill log's page is a .md; name it so")
         with naming(out), replacing(out) as file:
             file.write(to_markdown(kills).encode())
     elif as_json:

@@ -93,13 +93,14 @@ def _run(job: Job, stacks: tuple[str, ...], jobs: int, out: Path) -> tuple[Path,
     return finished.records
 
 
-def _tell(kill: Kill, again: Kill, num_groups: int) -> None:
+def _tell(kill: Kill, again: Kill, num_groups: int, changed: tuple[str, ...]) -> None:
     print_fields(
         {
             "stack": kill.stack,
             "why": kill.why,
             "then": _numbers(kill),
             "now": _numbers(again),
+            "run on": ", ".join(changed) or "the same model and items",
             "record": again.record,
         }
     )

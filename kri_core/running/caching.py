@@ -44,7 +44,10 @@ class Cache:
         path = self.folder / "cartridges" / f"{name}.safetensors"
         if path.exists():
             try:
-                return verify_cartridge(path)
+                held = verify_cartridge(path)
+                if held.prefix_hash == name:
+                    return held
+                logger.warning("%s is built again: it is another document's", path)
             except ArtifactError as error:
                 logger.warning("%s is built again: %s", path, error)
         made = build_from_tokens(
@@ -91,10 +94,15 @@ class Cache:
         if not path.exists():
             return None
         try:
-            return read_prior(path)
+            held = read_prior(path)
         except ArtifactError as error:
             logger.warning("%s is baked again: %s", path, error)
             return None
+        meta, wanted = held.meta, (scorer.ref.name, probe.cartridge.sha256)
+        if meta is None or (meta.algorithm, meta.cartridge_sha256) != wanted:
+            logger.warning("%s is baked again: it is another's", path)
+            return None
+        return held
 
     def _keep(self, probe: HfProbe, scorer: Member, made: Prior) -> None:
         path = self.prior_path(probe, scorer)

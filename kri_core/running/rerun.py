@@ -11,21 +11,38 @@ from kri_core.evaluation.kills import Kill, Verdict, kill_of, random_null
 from kri_core.evaluation.reading import read_record
 from kri_core.evaluation.records import Header, Record
 
+CHANGES = (
+    ("fingerprint", "another model"),
+    ("dtype", "another dtype"),
+    ("items_digest", "other items"),
+)
+
 
 def kill_again(
     kill: Kill, header: Header, other: Header | None, paths: Sequence[Path]
-) -> tuple[Kill, int]:
-    """What the kill would say of a run of its stack (and the other one); of how many documents."""
+) -> tuple[Kill, int, tuple[str, ...]]:
+    """What the kill would say of a run of its stack (and the other one).
+
+    Also of how many documents, and in what the run was another one.
+    """
     found = [read_record(path) for path in paths]
     record = _row(kill.record, header, found)
     rival = _row(str(kill.other), other, found) if other else None
+    if record.header.ranked_by != header.ranked_by:
+        raise ConfigError(
+            f"the kill is by {header.ranked_by} and this run is ranked by "
+            f"{record.header.ranked_by}: it is of another kind of items; give those of then"
+        )
     again = kill_of(record, random_null(record, found), rival, Verdict(kill.why, record.date))
     if again.against_other is None and again.against_random is None:
         raise ConfigError(
             f"the run has no random row with the pins of {kill.stack}, so nothing says whether "
             f"the verdict stands; run it with at least {MIN_SEEDS} seeds"
         )
-    return again, len({result.group for result in record.results})
+    changed = [
+        said for name, said in CHANGES if getattr(record.header, name) != getattr(header, name)
+    ]
+    return again, len({result.group for result in record.results}), tuple(changed)
 
 
 def task_again(header: Header, changes: Mapping[str, str]) -> tuple[dict[str, str], int]:

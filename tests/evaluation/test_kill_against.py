@@ -171,7 +171,19 @@ def test_a_rerun_that_is_measured_against_nothing_says_nothing(killed, pair):
     """The other stack's record is enough; without it and without random blocks there is no word."""
     (kill,) = read_kills(killed)
     header, rival = read_record(pair[0]).header, read_record(pair[1]).header
-    again, num_groups = kill_again(kill, header, rival, pair)
+    again, num_groups, changed = kill_again(kill, header, rival, pair)
+    assert changed == ()
     assert (again.against_random, again.against_other.difference, num_groups) == (None, -0.15, 5)
     with pytest.raises(ConfigError, match=r"has no random row with the pins of .*20 seeds"):
         kill_again(kill, header, None, pair)
+    with pytest.raises(ConfigError, match=r"the kill is by em and this run is ranked by mc"):
+        kill_again(kill, evolve(header, ranked_by="em"), rival, pair)
+    then = evolve(header, fingerprint="9" * 64, items_digest="9" * 64)
+    assert kill_again(kill, then, rival, pair)[2] == ("another model", "other items")
+
+
+def test_a_page_does_not_take_a_record_s_place(killed, kri, pair):
+    before = pair[0].read_bytes()
+    done = kri("eval", "kill-log", "--results", killed, "--out", pair[0])
+    assert (done.code, pair[0].read_bytes()) == (4, before)
+    assert f"{pair[0].name}: a kill log's page is a .md; name it so" in done.err

@@ -188,6 +188,25 @@ def test_a_damaged_cache_is_made_again(evaluate, records, tmp_path, caplog):
     assert "is baked again" in caplog.text
 
 
+def test_files_that_changed_places_in_a_cache_are_made_again(evaluate, records, tmp_path, caplog):
+    """Cartridges of two documents, and their priors, each under the other's name."""
+    cache = tmp_path / "cache"
+    assert evaluate("--seeds", 1, cache=cache, stacks=("A1R2K5(knorm)",)).code == 0
+    before = records()
+    for kind in ("cartridges", "priors"):
+        first, second = cache.glob(f"{kind}/*")
+        bytes_of = first.read_bytes(), second.read_bytes()
+        first.write_bytes(bytes_of[1])
+        second.write_bytes(bytes_of[0])
+
+    done = evaluate("--seeds", 1, cache=cache, stacks=("A1R2K5(knorm)",), out="again")
+
+    assert done.code == 0, done.err
+    assert records("again") == before
+    assert "is built again: it is another document's" in caplog.text
+    assert "is baked again: it is another's" in caplog.text
+
+
 def test_what_is_done_and_what_is_left_is_on_stderr(evaluate, monkeypatch):
     """By documents, of which there are two, and nothing of the libraries below."""
     monkeypatch.setattr("kri_core.cli.progress.EVERY", 0.0)

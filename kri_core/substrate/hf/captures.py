@@ -8,15 +8,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 from attrs import Factory, asdict, define, field
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
 from torch import Tensor
 
 from kri_core.artifacts.atomic import replacing
+from kri_core.artifacts.opening import naming
 from kri_core.probe import Readout
 
 logger = logging.getLogger(__name__)
 
+ASKED = "asked"  # the digest, in the file, too: a name alone may be another's
 MAX_BYTES = 64 << 20  # of all that is kept in memory
 MAX_SHARE = 8  # what is larger than this part of it is not kept: no question needs so much
 
@@ -52,17 +54,23 @@ class Captures:
         if path is None or not path.exists():
             return None
         try:
-            return Readout(**load_file(path))
-        except (SafetensorError, TypeError) as error:
-            logger.warning("%s is read anew: %s", path, error)
-            return None
+            with safe_open(path, "pt") as file:
+                if (file.metadata() or {}).get(ASKED) == asked:
+                    return Readout(**{name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118 - no dict
+            error: Exception = ValueError("it is another capture's")
+        except (SafetensorError, OSError, TypeError) as fault:
+            error = fault
+        logger.warning("%s is read anew: %s", path, error)
+        return None
 
     def _write(self, asked: str, readout: Readout) -> None:
         path = self._path(asked)
-        if path is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with replacing(path) as file:
-                file.write(save({name: side.contiguous() for name, side in _sides(readout)}))
+        if path is None:
+            return
+        data = save({name: side.contiguous() for name, side in _sides(readout)}, {ASKED: asked})
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with naming(path), replacing(path) as file:
+            file.write(data)
 
     def _path(self, asked: str) -> Path | None:
         return None if self.folder is None else self.folder / f"{asked}.safetensors"

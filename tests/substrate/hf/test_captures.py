@@ -95,6 +95,28 @@ def test_what_was_read_outlives_the_process(tiny_llama, tiny_cartridge, runs, tm
     assert f"{path} is read anew" in caplog.text
 
 
+def test_another_capture_under_the_name_is_not_taken(
+    tiny_llama, tiny_cartridge, runs, tmp_path, caplog
+):
+    """The files of two questions change places."""
+
+    def read(token):
+        kept = Captures(tmp_path / "kept")
+        probe = HfProbe(tiny_llama, tiny_cartridge, texts=(), batch=1, captures=kept)
+        return probe.forward([5, token], read=["queries"], last=1)
+
+    right = read(6), read(7)
+    first, second = (tmp_path / "kept").iterdir()
+    bytes_of = first.read_bytes(), second.read_bytes()
+    first.write_bytes(bytes_of[1])
+    second.write_bytes(bytes_of[0])
+
+    assert torch.equal(read(6).queries, right[0].queries)
+    assert torch.equal(read(7).queries, right[1].queries)
+    assert len(runs) == 4
+    assert "is read anew: it is another capture's" in caplog.text
+
+
 def test_another_cartridge_is_asked_itself(tiny_llama, tiny_cartridge, runs):
     """The same captures, a document of as many other tokens."""
     kept, other = Captures(), tiny.tiny_cartridge(tiny_llama, token_ids=random_tokens(50, seed=7))
