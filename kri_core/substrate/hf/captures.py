@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 
-from attrs import Factory, asdict, define, field
+from attrs import Factory, asdict, define
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
@@ -27,7 +27,7 @@ MAX_SHARE = 8  # what is larger than this part of it is not kept: no question ne
 class Captures:
     """Readouts by the digest of what was asked; the one wanted longest ago leaves memory first."""
 
-    folder: Path | None = field(default=None)  # where they outlive the process; None: nowhere
+    folder: Path | None = None  # where they outlive the process; None: nowhere
     _kept: OrderedDict[str, Readout] = Factory(OrderedDict)
     _bytes: int = 0
 
